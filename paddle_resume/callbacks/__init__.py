@@ -1,0 +1,1 @@
+"""Callbacks for `paddle.Model.fit`, one class a file."""

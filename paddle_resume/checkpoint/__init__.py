@@ -1,0 +1,1 @@
+"""Checkpoints on disk: layout, verification, commit, lineage. Knows files, nothing of training."""

@@ -1,0 +1,120 @@
+"""One writer for one save_dir on one machine: a lock that a dead process cannot hold."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import socket
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Dict, Optional, Tuple
+
+from paddle_resume.errors import ConfigError, LockedError
+
+__all__ = ["Lock"]
+
+# The one global state here: a POSIX lock belongs to the process, so it cannot keep a second fit of
+# the same process out, and closing any handle of the file, even one opened to look at it, drops the
+# lock. Whether this process holds it must therefore be known before the file is opened. The key
+# has the pid, so that what a forked child (a DataLoader worker) inherits means nothing to it;
+# `setdefault` and `pop` are atomic, where a mutex could be inherited while it is held.
+_HELD: Dict[Tuple[int, str], Dict[str, Any]] = {}
+
+
+class Lock:
+    """An exclusive lock on a file, free as soon as its owner is gone, however it went.
+
+    Args:
+        path: the lock's file; it is created and never deleted.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     lock = Lock(Path(folder) / ".lock")
+        ...     lock.acquire()
+        ...     lock.release()
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._handle: Optional[int] = None
+        self._key: Optional[Tuple[int, str]] = None
+
+    def acquire(self) -> None:
+        """Takes the lock, or says at once who has it.
+
+        Raises:
+            LockedError: another process, or another fit in this one, has it.
+            ConfigError: the file system has no locks, or the file cannot be opened.
+        """
+        key = (os.getpid(), os.path.realpath(self._path))
+        owner = {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "since": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "command": " ".join(sys.argv),
+        }
+        holder = _HELD.setdefault(key, owner)
+        if holder is not owner:
+            raise LockedError(_message(self._path, holder, "another fit in this same process"))
+        try:
+            self._handle = _take(self._path, owner)
+        except BaseException:
+            _HELD.pop(key, None)
+            raise
+        self._key = key
+
+    def release(self) -> None:
+        """Gives the lock back; does nothing where it is not held, as in a forked child."""
+        if self._handle is None or self._key is None or self._key[0] != os.getpid():
+            return
+        os.close(self._handle)
+        self._handle = None
+        _HELD.pop(self._key, None)
+
+
+def _take(path: Path, owner: Dict[str, Any]) -> int:
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be opened: {error.strerror}") from error
+    try:
+        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, json.dumps(owner).encode() + b"\n", 0)
+    except OSError as error:
+        holder = _read(handle)
+        os.close(handle)
+        if error.errno in (errno.EACCES, errno.EAGAIN):
+            raise LockedError(_message(path, holder, "another process")) from error
+        raise ConfigError(
+            f"{path} cannot be locked: {error.strerror}. Two runs could write over each other; "
+            f"choose a save_dir on a file system with locks and room"
+        ) from error
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
+def _read(handle: int) -> Dict[str, Any]:
+    """Who holds it; the owner may be just about to write that."""
+    try:
+        found = json.loads(os.pread(handle, 65536, 0))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _message(path: Path, holder: Dict[str, Any], who: str) -> str:
+    unknown = "unknown"
+    return (
+        f"{path.parent} is in use by {who}: host {holder.get('host', unknown)}, pid "
+        f"{holder.get('pid', unknown)}, since {holder.get('since', unknown)} "
+        f"({holder.get('command', unknown)}). Two runs would write over each other: wait for it, "
+        f"stop it, or use another save_dir. Do not delete {path.name}: when its owner ends, "
+        f"however it ends, the lock is free"
+    )

@@ -1,0 +1,253 @@
+"""manifest.json: what a checkpoint consists of, with a checksum of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Dict, Mapping, NoReturn, Optional, Tuple
+
+import xxhash
+
+from paddle_resume.checkpoint.layout import FORMAT, is_plain_name, parse_folder_name, parse_position
+from paddle_resume.errors import CheckpointError
+from paddle_resume.types import Manifest, Origin
+
+__all__ = ["MANIFEST_FILE", "dump_json", "dumps", "loads", "parse_json", "read"]
+
+MANIFEST_FILE = "manifest.json"
+_CHECKSUM = "checksum"
+
+
+def dumps(manifest: Manifest) -> bytes:
+    """Writes a manifest as JSON with a checksum over it.
+
+    Args:
+        manifest: its files are filled in.
+
+    Returns:
+        What manifest.json holds.
+    """
+    found = asdict(manifest)
+    found["files"] = {
+        name: {"size": size, "xxh3": digest} for name, (size, digest) in manifest.files.items()
+    }
+    found[_CHECKSUM] = _checksum(found)
+    return dump_json(found, MANIFEST_FILE)
+
+
+def loads(data: bytes) -> Manifest:
+    """Reads what `dumps` wrote.
+
+    Args:
+        data: the bytes of a manifest.json.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        CheckpointError: it is damaged, or of a newer format.
+    """
+    found = parse_json(data, MANIFEST_FILE)
+    _check_format(found.get("format"))
+    if found.pop(_CHECKSUM, None) != _checksum(found):
+        _refuse("its own checksum does not fit its content")
+    wanted = set(Manifest.__dataclass_fields__)
+    if set(found) != wanted:
+        _refuse(f"its keys differ in {', '.join(sorted(set(found) ^ wanted))}")
+    return Manifest(
+        format=FORMAT,
+        run_id=_text(found, "run_id"),
+        parent=_parent(found["parent"]),
+        origin=_origin(found["origin"]),
+        position=parse_position(found["position"]),
+        reasons=tuple(_text_of(item, "reasons") for item in _typed(found, "reasons", list)),
+        created=_text(found, "created"),
+        files=_files(_typed(found, "files", dict)),
+        world_size=_whole(found["world_size"], "world_size"),
+        versions={
+            name: _text_of(version, "versions")
+            for name, version in _typed(found, "versions", dict).items()
+        },
+    )
+
+
+def read(folder: Path) -> Manifest:
+    """Reads the manifest of a checkpoint.
+
+    Args:
+        folder: the checkpoint.
+
+    Returns:
+        Its manifest.
+
+    Raises:
+        CheckpointError: it is missing or damaged, of a newer format, or of another step than the
+            folder's name says.
+    """
+    path = folder / MANIFEST_FILE
+    try:
+        # O_NONBLOCK: a FIFO in its place must not hold the start for ever.
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+            data = file.read()
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path} is missing: the checkpoint is not complete") from error
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
+    try:
+        manifest = loads(data)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    step = parse_folder_name(folder.name)
+    if step is not None and step != manifest.position.step:
+        raise CheckpointError(
+            f"{path} is of step {manifest.position.step}, its folder of step {step}: the folder "
+            f"was renamed, or its files come from another checkpoint"
+        )
+    return manifest
+
+
+def dump_json(value: Mapping[str, Any], name: str) -> bytes:
+    """Writes JSON that every parser reads: sorted, without NaN.
+
+    Args:
+        value: JSON values.
+        name: of the file, for the message.
+
+    Returns:
+        The text, indented where it is small.
+
+    Raises:
+        CheckpointError: a value is not JSON.
+    """
+    try:
+        text = json.dumps(value, sort_keys=True, allow_nan=False)
+        if len(text) < 65536:
+            text = json.dumps(value, sort_keys=True, allow_nan=False, indent=1)
+    except (TypeError, ValueError, RecursionError) as error:
+        where = _first_unwritable(value, "")
+        raise CheckpointError(f"{name} cannot be written as JSON: {where or error}") from error
+    return text.encode() + b"\n"
+
+
+def parse_json(data: bytes, name: str) -> Dict[str, Any]:
+    """Reads a JSON object.
+
+    Args:
+        data: the text.
+        name: of the file, for the message.
+
+    Returns:
+        The object.
+
+    Raises:
+        CheckpointError: it is not a JSON object.
+
+    Example:
+        >>> parse_json(b'{"step": 5}', "finished.json")
+        {'step': 5}
+    """
+    try:
+        found = json.loads(data.decode("utf-8"), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{name} is damaged: not JSON ({error})") from error
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{name} holds a {type(found).__name__}; a JSON object expected")
+    return found
+
+
+def _first_unwritable(value: Any, path: str) -> Optional[str]:
+    if len(path) > 1000:
+        return f"{path[:60]}… is nested too deeply"
+    items: Any = ()
+    if isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, (list, tuple)):
+        items = enumerate(value)
+    for key, item in items:
+        found = _first_unwritable(item, f"{path}/{key}")
+        if found:
+            return found
+    try:
+        if not items:
+            json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return f"{path} is {value!r:.60} ({type(value).__name__})"
+    return None
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not JSON")
+
+
+def _checksum(found: Mapping[str, Any]) -> str:
+    text = json.dumps(found, sort_keys=True, allow_nan=False, separators=(",", ":"))
+    return xxhash.xxh3_128_hexdigest(text.encode())
+
+
+def _check_format(found: Any) -> None:
+    if type(found) is not int or found < 1:
+        _refuse(f"its format is {found!r}; {FORMAT} expected")
+    if found > FORMAT:
+        raise CheckpointError(
+            f"it was written by a newer paddle_resume (format {found}, this one reads up to "
+            f"{FORMAT}): upgrade paddle_resume to use this checkpoint"
+        )
+
+
+def _refuse(why: str) -> NoReturn:
+    raise CheckpointError(f"the manifest is damaged: {why}")
+
+
+def _typed(found: Mapping[str, Any], key: str, kind: type) -> Any:
+    if not isinstance(found[key], kind):
+        _refuse(f"{key} is {found[key]!r:.60}; a {kind.__name__} expected")
+    return found[key]
+
+
+def _text(found: Mapping[str, Any], key: str) -> str:
+    return _text_of(found[key], key)
+
+
+def _text_of(value: Any, key: str) -> str:
+    if not isinstance(value, str):
+        _refuse(f"{key} holds {value!r:.60}; text expected")
+    return str(value)
+
+
+def _whole(value: Any, key: str) -> int:
+    if type(value) is not int or value < 0:
+        _refuse(f"{key} holds {value!r:.60}; a whole number expected")
+    return int(value)
+
+
+def _parent(value: Any) -> Optional[Tuple[str, int]]:
+    if value is None:
+        return None
+    if not isinstance(value, list) or len(value) != 2:
+        _refuse(f"parent is {value!r:.60}; a run and its step expected")
+    return _text_of(value[0], "parent"), _whole(value[1], "parent")
+
+
+def _origin(value: Any) -> Optional[Origin]:
+    if value is None:
+        return None
+    if not isinstance(value, dict) or set(value) != {"resume_from", "run_id", "step"}:
+        _refuse(f"origin is {value!r:.60}; resume_from, run_id and step expected")
+    return Origin(
+        _text(value, "resume_from"),
+        None if value["run_id"] is None else _text(value, "run_id"),
+        None if value["step"] is None else _whole(value["step"], "origin"),
+    )
+
+
+def _files(found: Mapping[str, Any]) -> Dict[str, Tuple[int, str]]:
+    files = {}
+    for name, entry in found.items():
+        if not is_plain_name(name) or name == MANIFEST_FILE:
+            _refuse(f"{name!r:.60} is not the name of a file in the checkpoint's folder")
+        if not isinstance(entry, dict) or set(entry) != {"size", "xxh3"}:
+            _refuse(f"{name} has {entry!r:.60}; size and xxh3 expected")
+        files[name] = (_whole(entry["size"], name), _text_of(entry["xxh3"], name))
+    return files

@@ -1,0 +1,127 @@
+"""Writes the files of a checkpoint so that they are on the disk when it returns."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, BinaryIO, Dict, Mapping, Tuple, Union
+
+import xxhash
+
+from paddle_resume.checkpoint import pickles
+from paddle_resume.checkpoint.manifest import MANIFEST_FILE, dump_json, dumps
+from paddle_resume.types import Manifest
+
+__all__ = ["fsync_folder", "replace_file", "temp_name", "write"]
+
+_CHUNK = 4 << 20  # hashed and written while it is in the processor's cache
+
+
+def write(folder: Path, contents: Mapping[str, Mapping[str, Any]], manifest: Manifest) -> Manifest:
+    """Writes the files of a checkpoint into an empty folder, its manifest last.
+
+    Args:
+        folder: exists and is empty.
+        contents: file name to content, as `layout.split` returns them.
+        manifest: its files are yet unknown.
+
+    Returns:
+        The manifest as written, with its files.
+
+    Raises:
+        CheckpointError: a value cannot be written.
+        OSError: the disk is full, failed, or went away.
+    """
+    files: Dict[str, Tuple[int, str]] = {}
+    for name, content in contents.items():
+        files[name] = _write_file(folder / name, content)
+    complete = replace(manifest, files=files)
+    _write_durably(folder / MANIFEST_FILE, dumps(complete))
+    fsync_folder(folder)
+    return complete
+
+
+def fsync_folder(folder: Path) -> None:
+    """Makes the names in a folder durable.
+
+    Args:
+        folder: an existing folder.
+
+    Raises:
+        OSError: the disk failed.
+    """
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Replaces a small file atomically and durably.
+
+    Args:
+        path: the file; it may exist.
+        data: its new content.
+
+    Raises:
+        OSError: it could not; the old content stands.
+    """
+    temp = path.with_name(temp_name(path.name))
+    try:
+        _write_durably(temp, data)
+        os.replace(temp, path)
+    except BaseException:
+        temp.unlink() if temp.exists() else None
+        raise
+    fsync_folder(path.parent)
+
+
+def temp_name(stem: str) -> str:
+    """A name that no other process and no earlier try uses, and no discovery looks at."""
+    return f".tmp-{stem}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+class _HashingFile:
+    """Hashes and counts what passes through to a file."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._hash = xxhash.xxh3_128()
+        self.size = 0
+
+    def write(self, data: Union[bytes, memoryview]) -> int:
+        view = memoryview(data)
+        for start in range(0, len(view), _CHUNK):
+            chunk = view[start : start + _CHUNK]
+            self._hash.update(chunk)
+            self._file.write(chunk)
+        self.size += len(view)
+        return len(view)
+
+    def result(self) -> Tuple[int, str]:
+        return self.size, self._hash.hexdigest()
+
+
+def _write_file(path: Path, content: Mapping[str, Any]) -> Tuple[int, str]:
+    with open(path, "xb") as file:
+        hashing = _HashingFile(file)
+        if path.suffix == ".json":
+            hashing.write(dump_json(content, path.name))
+        else:
+            pickles.dump(content, hashing)
+        _sync(file)
+    return hashing.result()
+
+
+def _write_durably(path: Path, data: bytes) -> None:
+    with open(path, "xb") as file:
+        file.write(data)
+        _sync(file)
+
+
+def _sync(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())

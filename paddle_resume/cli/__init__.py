@@ -1,0 +1,1 @@
+"""The command `paddle-resume`. Nothing imports it; it may import everything."""

@@ -1,0 +1,158 @@
+"""The training's place in its data: which loader, which batch, and how to get there again."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
+
+import numpy as np
+
+from paddle_resume.codec import Unencodable
+from paddle_resume.data.memory import SamplerMemory
+from paddle_resume.data.pool import PoolSource
+from paddle_resume.data.replay import ReplaySource
+from paddle_resume.data.source import Source, batch_size_of, workers_tied
+from paddle_resume.data.thread import ThreadSource
+from paddle_resume.runtime import require_paddle
+from paddle_resume.state.rng import all_streams, set_all_streams
+from paddle_resume.types import Captured
+
+__all__ = ["DataPosition", "TiedLoader", "length_of"]
+
+RestoreStreams = Callable[[bool, bool], None]
+"""Sets the training's own streams: (host's, Paddle's), True for those to set."""
+
+
+class DataPosition:
+    """Follows one loader through the epochs of a fit.
+
+    Args:
+        loader: what the epochs iterate over.
+    """
+
+    name = "data"
+    moves = "anytime"
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+        self._source = _source_of(loader)
+        sampler = getattr(loader, "batch_sampler", None)
+        self._memory = SamplerMemory(sampler) if hasattr(sampler, "__dict__") else None
+        self._epoch_start: Dict[str, Any] = {}
+        self._epoch_tensors: Dict[str, np.ndarray] = {}
+        self._unsaved: List[str] = []
+        self.done = 0
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    @property
+    def batch_size(self) -> Optional[int]:
+        """Samples in a batch, None where the loader does not tell."""
+        return batch_size_of(self._loader)
+
+    def restore(self, captured: Captured) -> List[str]:
+        """Nothing: the position is restored by `batches`, when an epoch is read."""
+        return []
+
+    def batches(
+        self,
+        start: int = 0,
+        saved: Optional[Captured] = None,
+        restore_streams: Optional[RestoreStreams] = None,
+    ) -> Iterator[Any]:
+        """Iterates over one epoch.
+
+        Args:
+            start: the first batch to give out.
+            saved: what `capture` returned in this epoch; None for an epoch from its start.
+            restore_streams: called before the first batch is given out, when resuming.
+
+        Yields:
+            The loader's batches from `start` on, unchanged.
+        """
+        values = saved.values if saved is not None else None
+        tensors = saved.tensors if saved is not None else {}
+        self._begin(values, tensors)
+        self.done = start
+        iterator = self._source.open(start, values, tensors)
+        if restore_streams is not None:
+            restore_streams(not self._source.owns_host, not self._source.owns_paddle)
+        for batch in iterator:
+            self.done += 1
+            yield batch
+
+    def capture(self) -> Captured:
+        """Returns what continues after the last batch given out."""
+        tensors = dict(self._epoch_tensors)
+        unsaved = list(self._unsaved)
+        values = self._source.capture(self.done, tensors, unsaved)
+        values.update(
+            epoch_start=self._epoch_start,
+            batches_done=self.done,
+            num_workers=getattr(self._loader, "num_workers", 0),
+            batch_size=self.batch_size,
+            length=length_of(self._loader),
+            unsaved=unsaved,
+        )
+        return Captured(tensors, values)
+
+    def close(self) -> None:
+        """Takes back what would outlive the fit."""
+        self._source.close()
+
+    def _begin(self, saved: Optional[Mapping[str, Any]], tensors: Mapping[str, np.ndarray]) -> None:
+        if saved is not None:
+            self._epoch_start = dict(saved["epoch_start"])
+            self._epoch_tensors = {k: v for k, v in tensors.items() if k in _keys(saved)}
+            if self._memory is not None:
+                self._memory.restore(self._epoch_start.get("sampler", {}), tensors)
+            set_all_streams(self._epoch_start["streams"])
+            return
+        self._epoch_tensors, self._unsaved = {}, []
+        self._epoch_start = {"streams": all_streams()}
+        if self._memory is not None:
+            try:
+                self._epoch_start["sampler"] = self._memory.capture(self._epoch_tensors)
+            except Unencodable as error:
+                self._unsaved = [f"the sampler's state cannot be saved: {error}"]
+        self._epoch_start["tensors"] = sorted(self._epoch_tensors)
+
+
+class TiedLoader:
+    """A loader whose workers end with this process, for evaluations.
+
+    Args:
+        loader: any loader.
+    """
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        return workers_tied(self._loader)
+
+
+def length_of(loader: Any) -> Optional[int]:
+    """Returns the number of batches of an epoch, None where the loader cannot tell."""
+    try:
+        return len(loader)
+    except (TypeError, ValueError, NotImplementedError):
+        return None
+
+
+def _keys(saved: Mapping[str, Any]) -> List[str]:
+    keys: List[str] = saved["epoch_start"].get("tensors", [])
+    return keys
+
+
+def _source_of(loader: Any) -> Source:
+    if not isinstance(loader, require_paddle().io.DataLoader) or not loader.auto_collate_batch:
+        return ReplaySource(loader)
+    if loader.num_workers == 0:
+        return ThreadSource(loader)
+    if loader.dataset_kind == 0:
+        return PoolSource(loader)
+    return ReplaySource(loader)

@@ -1,0 +1,202 @@
+"""The batch sampler of an epoch: recorded as it is drawn from, and restarted at any batch.
+
+With `num_workers=0` Paddle draws indices and loads samples in a thread that runs ahead of the
+training and shares its random streams; so the streams are recorded from before each batch. With
+workers, indices are drawn ahead in the main thread; so the drawn ones are recorded.
+"""
+
+from __future__ import annotations
+
+import collections
+import threading
+from dataclasses import dataclass, field
+from typing import Any, Callable, Deque, Dict, Iterator, List, Mapping, Optional, Tuple
+
+from paddle_resume.state.rng import (
+    all_streams,
+    host_streams,
+    paddle_streams,
+    set_all_streams,
+    set_host_streams,
+    set_paddle_streams,
+)
+
+__all__ = ["RecordedSampler", "Restart", "ThreadCollate"]
+
+_LOOKED_AT = 3
+
+
+@dataclass(frozen=True)
+class Restart:
+    """Where an iteration of a `RecordedSampler` starts.
+
+    Attributes:
+        batch: the first batch to give out.
+        skip: how many batches to draw and drop before it.
+        streams: set before the sampler starts, so that it draws as it did; None for as they are.
+        thread_streams: set just before the first batch is drawn, where the loading thread owns
+            them.
+        indices: of the first batches, where they had been drawn already.
+    """
+
+    batch: int = 0
+    skip: int = 0
+    streams: Optional[Mapping[str, Any]] = None
+    thread_streams: Optional[Mapping[str, Any]] = None
+    indices: List[Any] = field(default_factory=list)
+
+
+class RecordedSampler:
+    """Stands in for a loader's batch sampler during one epoch.
+
+    Args:
+        sampler: the batch sampler.
+        in_thread: whether the loader draws from it in a thread of its own (num_workers=0).
+        keep: for how many of the last batches records are kept.
+        dataset: an iterable dataset whose state_dict is recorded with the streams.
+    """
+
+    def __init__(self, sampler: Any, in_thread: bool, keep: int, dataset: Any = None) -> None:
+        self._sampler = sampler
+        self._in_thread = in_thread
+        self._keep = keep
+        self._dataset = dataset
+        self._arrived = threading.Condition()
+        self.draws_host = False
+        self.draws_paddle = False
+        self.empty = False
+        self.restart(Restart())
+
+    def restart(self, at: Restart, known: bool = False) -> None:
+        """Sets where the next iteration starts.
+
+        Args:
+            at: where.
+            known: whether `draws_host` and `draws_paddle` are known already.
+        """
+        self._at = at
+        self._records: "collections.OrderedDict[int, Dict[str, Any]]" = collections.OrderedDict()
+        self._indices: Deque[Tuple[int, Any]] = collections.deque(maxlen=self._keep)
+        self._lazy: List[bool] = []
+        self._before_fetch: Optional[Dict[str, Any]] = None
+        self._known = known
+        self.started_with: Dict[str, Any] = {}
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_sampler"], name)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(()) if self.empty else self._iterate(self._at)
+
+    def _iterate(self, at: Restart) -> Iterator[Any]:
+        if at.streams is not None:
+            set_all_streams(at.streams)
+        self.started_with = all_streams()
+        iterator = iter(self._sampler)
+        for _ in range(at.skip):
+            if next(iterator, self) is self:
+                break
+        for number, indices in enumerate(at.indices, at.batch):
+            self._indices.append((number, indices))
+            yield indices
+        if at.thread_streams is not None:
+            set_host_streams(at.thread_streams)
+            if self.draws_paddle:
+                set_paddle_streams(at.thread_streams["paddle"])
+        batch = at.batch + len(at.indices)
+        while True:
+            self._record(batch)
+            indices = next(iterator, self)
+            if indices is self:
+                return
+            self._look(batch)
+            self._indices.append((batch, indices))
+            yield indices
+            batch += 1
+
+    def _record(self, batch: int) -> None:
+        if not self._in_thread:
+            return
+        record: Dict[str, Any] = host_streams()
+        if self.draws_paddle or batch == self._at.batch:
+            record["paddle"] = paddle_streams()
+        if self._dataset is not None:
+            record["dataset"] = self._dataset.state_dict()
+        with self._arrived:
+            self._records[batch] = record
+            while len(self._records) > self._keep:
+                self._records.popitem(last=False)
+            self._arrived.notify_all()
+
+    def _look(self, batch: int) -> None:
+        """Notices a sampler that draws for each batch, not only at its start.
+
+        The training may draw at the same moment: by chance once, hardly every time.
+        """
+        if not self._in_thread or self._known:
+            return
+        if batch == self._at.batch:
+            self._before_fetch = all_streams()
+        elif len(self._lazy) < _LOOKED_AT:
+            record = self._records[batch]
+            self._lazy.append(any(record[k] != v for k, v in host_streams().items()))
+
+    def notice_fetch(self) -> None:
+        """Called in the loading thread when it has loaded a batch.
+
+        While it loads the first one the training waits, so this thread drew what has changed.
+        """
+        before, self._before_fetch = self._before_fetch, None
+        if before is None:
+            return
+        now = all_streams()
+        self.draws_paddle = self.draws_paddle or now["paddle"] != before["paddle"]
+        self.draws_host = self.draws_host or any(
+            now[stream] != before[stream] for stream in ("python", "numpy")
+        )
+
+    @property
+    def owns_host_streams(self) -> bool:
+        """Whether the loading thread, not the training, draws from the host's streams."""
+        return self.draws_host or (bool(self._lazy) and all(self._lazy))
+
+    def record_before(self, batch: int, timeout: float = 60.0) -> Dict[str, Any]:
+        """Returns what was recorded just before a batch was drawn.
+
+        Args:
+            batch: its number in the epoch.
+            timeout: seconds to wait for the loading thread to get there.
+
+        Raises:
+            TimeoutError: it did not get there.
+        """
+        with self._arrived:
+            if not self._arrived.wait_for(lambda: batch in self._records, timeout):
+                raise TimeoutError(f"the loading thread did not reach batch {batch}")
+            return self._records[batch]
+
+    def indices_from(self, batch: int) -> List[Any]:
+        """Returns the indices that are drawn for a batch and for those after it."""
+        return [indices for number, indices in self._indices if number >= batch]
+
+
+class ThreadCollate:
+    """A `collate_fn` for num_workers=0 that tells the sampler when a batch is loaded.
+
+    Args:
+        user: the collate function of the loader.
+        sampler: the sampler to tell.
+    """
+
+    def __init__(self, user: Callable[[Any], Any], sampler: RecordedSampler) -> None:
+        self._user = user
+        self._sampler = sampler
+
+    def __call__(self, samples: Any) -> Any:
+        """Returns the batch, unchanged."""
+        batch = self._user(samples)
+        self._sampler.notice_fetch()
+        return batch

@@ -1,0 +1,87 @@
+"""What every way of reading a loader has in common."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Dict, Iterator, List, Mapping, MutableMapping, Optional, Protocol
+
+import numpy as np
+
+from paddle_resume.data.workers import WorkerStart
+
+__all__ = ["Source", "Values", "batch_size_of", "patched", "workers_tied"]
+
+Values = Dict[str, Any]
+
+
+class Source(Protocol):
+    """One way to read a loader from any batch of an epoch."""
+
+    @property
+    def owns_host(self) -> bool:
+        """Whether a loading thread draws from Python's and numpy's streams, so that the training
+        must not set them."""
+        ...
+
+    @property
+    def owns_paddle(self) -> bool:
+        """The same for Paddle's stream."""
+        ...
+
+    def open(
+        self,
+        start: int,
+        saved: Optional[Mapping[str, Any]],
+        tensors: Mapping[str, np.ndarray],
+    ) -> Iterator[Any]:
+        """Starts an epoch's iteration.
+
+        The streams of random numbers are as they were at the epoch's start.
+
+        Args:
+            start: the first batch to give out.
+            saved: what `capture` returned; None for an epoch from its start.
+            tensors: the arrays that go with it.
+
+        Returns:
+            An iterator that stands before batch `start`, whose next() is safe to call once the
+            training's own streams are set.
+        """
+        ...
+
+    def capture(
+        self, done: int, tensors: MutableMapping[str, np.ndarray], unsaved: List[str]
+    ) -> Values:
+        """Returns what `open` needs to continue before batch `done`, as JSON."""
+        ...
+
+    def close(self) -> None:
+        """Takes back what would outlive the fit."""
+        ...
+
+
+@contextlib.contextmanager
+def patched(loader: Any, **attributes: Any) -> Iterator[None]:
+    """Sets attributes of a loader while an iterator is made from it, and puts them back."""
+    before = {name: getattr(loader, name) for name in attributes}
+    try:
+        for name, value in attributes.items():
+            setattr(loader, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(loader, name, value)
+
+
+def workers_tied(loader: Any) -> Iterator[Any]:
+    """Makes an iterator of any loader; DataLoader workers end with this process."""
+    if not getattr(loader, "num_workers", 0) or not hasattr(loader, "worker_init_fn"):
+        return iter(loader)
+    with patched(loader, worker_init_fn=WorkerStart(loader.worker_init_fn)):
+        return iter(loader)
+
+
+def batch_size_of(loader: Any) -> Optional[int]:
+    """Returns the number of samples in a batch, None where the loader does not tell."""
+    size = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
+    return size if isinstance(size, int) else None

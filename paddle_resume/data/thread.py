@@ -1,0 +1,121 @@
+"""A DataLoader with `num_workers=0`: Paddle loads ahead in a thread of this process."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, Iterator, List, Mapping, MutableMapping, Optional
+
+import numpy as np
+
+from paddle_resume.codec import decode, encode
+from paddle_resume.data.sampler import RecordedSampler, Restart, ThreadCollate
+from paddle_resume.data.source import Values, patched
+from paddle_resume.runtime import require_paddle
+
+__all__ = ["ThreadSource"]
+
+
+class ThreadSource:
+    """See `Source`.
+
+    Args:
+        loader: a `paddle.io.DataLoader` with batches (not `batch_size=None`), without workers.
+    """
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+        map_style = loader.dataset_kind == 0
+        dataset = loader.dataset
+        stateful = hasattr(dataset, "state_dict") and hasattr(dataset, "set_state_dict")
+        self._skips = map_style
+        self._stateful = not map_style and stateful
+        # The thread is ahead by what its queues hold.
+        keep = 16 + loader.prefetch_factor + getattr(loader, "reader_buffer_size", 2)
+        self._sampler = RecordedSampler(
+            loader.batch_sampler,
+            in_thread=True,
+            keep=keep,
+            dataset=dataset if self._stateful else None,
+        )
+
+    @property
+    def owns_host(self) -> bool:
+        """See `Source`."""
+        return self._sampler.owns_host_streams
+
+    @property
+    def owns_paddle(self) -> bool:
+        """See `Source`."""
+        return self._sampler.draws_paddle
+
+    def open(
+        self,
+        start: int,
+        saved: Optional[Mapping[str, Any]],
+        tensors: Mapping[str, np.ndarray],
+    ) -> Iterator[Any]:
+        """See `Source.open`."""
+        sampler = self._sampler
+        if saved is None:
+            sampler.restart(Restart())
+            return self._iterator()
+        sampler.draws_host = bool(saved.get("owns_host", False))
+        sampler.draws_paddle = bool(saved.get("owns_paddle", False))
+        if not self._skips and not (self._stateful and "dataset" in saved):
+            sampler.restart(Restart(), known=True)
+            return _skip(self._iterator(), start)
+        thread = saved.get("thread") if sampler.draws_host else None
+        if self._stateful:
+            self._loader.dataset.set_state_dict(decode(saved["dataset"], tensors))
+            sampler.restart(Restart(batch=start, thread_streams=thread), known=True)
+        else:
+            at = Restart(start, start, saved.get("sampler_start") or None, thread)
+            sampler.restart(at, known=True)
+            if start >= len(sampler):
+                return iter(list(sampler)[:0])  # no thread, but the sampler ends as it would
+        iterator = self._iterator()
+        sampler.record_before(start)
+        return iterator
+
+    def capture(
+        self, done: int, tensors: MutableMapping[str, np.ndarray], unsaved: List[str]
+    ) -> Values:
+        """See `Source.capture`."""
+        values: Values = {
+            "sampler_start": self._sampler.started_with,
+            "owns_host": self.owns_host,
+            "owns_paddle": self.owns_paddle,
+        }
+        if self.owns_paddle:
+            unsaved.append(
+                "the dataset draws from Paddle's generator in the loading thread "
+                "(num_workers=0): exact only where the model draws nothing from it itself "
+                "(no dropout). Use num_workers > 0, or numpy or random in the dataset"
+            )
+        if self.owns_host or self.owns_paddle or self._stateful:
+            try:
+                record = dict(self._sampler.record_before(done))
+            except TimeoutError as error:
+                unsaved.append(f"the data position is not exact: {error}")
+                return values
+            if "dataset" in record:
+                values["dataset"] = encode(record.pop("dataset"), tensors, "dataset")
+            values["thread"] = record
+        return values
+
+    def close(self) -> None:
+        """See `Source.close`."""
+
+    def _iterator(self) -> Iterator[Any]:
+        loader = self._loader
+        collate = loader.collate_fn or require_paddle().io.dataloader.collate.default_collate_fn
+        own = ThreadCollate(collate, self._sampler)
+        with patched(loader, batch_sampler=self._sampler, collate_fn=own):
+            return iter(loader)
+
+
+def _skip(iterator: Iterator[Any], count: int) -> Iterator[Any]:
+    """Reads batches and drops them."""
+    for _ in itertools.islice(iterator, count):
+        pass
+    return iterator

@@ -1,0 +1,99 @@
+"""events.jsonl: a line for each thing that happened, for programs to read."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Dict, Iterator
+
+from paddle_resume.observe.log import log
+
+__all__ = ["EventLog", "read"]
+
+
+class EventLog:
+    """Appends events; a failure to do so never harms the training.
+
+    Args:
+        path: the file; it is created by the first event.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     EventLog(Path(folder) / "events.jsonl").append("save", step=500)
+        ...     [event["step"] for event in read(Path(folder) / "events.jsonl")]
+        [500]
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._warned = False
+
+    def append(self, event: str, **fields: Any) -> None:
+        """Appends one line.
+
+        Args:
+            event: what happened, a word.
+            **fields: what goes with it; what is not JSON is written as text.
+        """
+        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+        found = {"time": now, "event": event, **fields}
+        line = json.dumps(_plain(found), allow_nan=False).encode() + b"\n"
+        try:
+            self._write(line)
+        except OSError as error:
+            if not self._warned:
+                log.warning("%s cannot be written: %s. Training goes on.", self._path, error)
+            self._warned = True
+
+    def _write(self, line: bytes) -> None:
+        # Opened each time: the folder may be moved or replaced during a long run.
+        handle = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            size = os.fstat(handle).st_size
+            if size and os.pread(handle, 1, size - 1) != b"\n":
+                # A power cut tore the last line; this one must not be lost with it.
+                line = b"\n" + line
+            os.write(handle, line)
+        finally:
+            os.close(handle)
+
+
+def read(path: Path) -> Iterator[Dict[str, Any]]:
+    """Reads events, oldest first.
+
+    Args:
+        path: the file; where there is none, there are no events.
+
+    Yields:
+        Each event; torn and malformed lines are passed over.
+    """
+    try:
+        with open(path, "rb") as file:
+            for line in file:
+                try:
+                    found = json.loads(line)
+                except (ValueError, RecursionError):
+                    continue
+                if isinstance(found, dict) and isinstance(found.get("event"), str):
+                    yield found
+    except OSError:
+        return
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no NaN, and a metric may be a numpy number."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else str(float(value))
+    if value is None or type(value) in (bool, int, str):
+        return value
+    if hasattr(value, "tolist"):
+        return _plain(value.tolist())
+    return str(value)

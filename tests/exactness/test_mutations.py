@@ -1,0 +1,127 @@
+"""A part of the state left out at the resume makes the comparison fail: each part is needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Dict, List, Optional, Tuple
+
+import pytest
+
+from .configs import CONFIGS, Config, Kill
+from .harness import Difference, Harness
+from .leave_out import MUTATIONS
+
+MIDDLE = Kill(("batch_end", 1, 3))
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A part, and a training that cannot do without it.
+
+    Attributes:
+        part: a name in `leave_out.MUTATIONS`.
+        config: the training.
+        kill: where it is killed before it is resumed without the part.
+        sample: whether `make test` runs it.
+    """
+
+    part: str
+    config: Config
+    kill: Kill = MIDDLE
+    sample: bool = False
+
+
+def _of(
+    part: str, name: str, kill: Kill = MIDDLE, sample: bool = False, **changed: Any
+) -> Mutation:
+    config = CONFIGS[name]
+    return Mutation(part, replace(config, **changed) if changed else config, kill, sample)
+
+
+CASES: List[Mutation] = [
+    _of("parameters", "adam"),
+    _of("batch_norm", "full"),
+    _of("kept_buffers", "spectral"),
+    # The epoch in which the user's callback let the layer learn is over.
+    _of("stop_gradient", "unfreeze", Kill(("batch_end", 2, 3))),
+    _of("unsaved_buffers", "running_buffer", sample=True),
+    _of("slots", "adamw"),
+    _of("schedule", "plateau"),
+    _of("schedule", "sgd"),
+    _of("rate_tensor", "reduce_lr", Kill(("batch_end", 4, 3))),
+    _of("rate_number", "reduce_lr", Kill(("batch_end", 4, 3))),
+    _of("metrics", "metrics"),
+    _of("gradients", "accumulate"),
+    _of("gradients", "trained_loss"),
+    _of("listeners", "early_stopping", Kill(("batch_end", 4, 3))),
+    _of("listeners", "reduce_lr", Kill(("batch_end", 1, 3))),
+    _of("listeners", "counted"),
+    _of("logs", "adam"),
+    _of("num_iters", "num_iters", Kill(("batch_end", 1, 2))),
+    _of("stop_training", "stopped_in_epoch"),
+    _of("extra", "extra"),
+    _of("python_stream", "draws"),
+    _of("numpy_stream", "draws"),
+    _of("paddle_stream", "full"),
+    _of("data_streams", "random_sampler", sample=True),
+    _of("data_streams", "workers"),
+    _of("sampler_memory", "adam"),
+    _of("sampler_memory", "counting_sampler"),
+    _of("sampler_memory", "own_random_sampler"),
+    _of("batches_done", "adam"),
+    _of("batches_done", "workers"),
+    _of("thread_streams", "random_augmented"),
+    _of("drawn_indices", "lazy_batches_drawn"),
+    _of("worker_streams", "workers", sample=True),
+    _of("first_worker", "workers_persistent"),
+    _of("was_reset", "workers_persistent"),
+    _of("dataset_state", "stateful_stream"),
+]
+
+
+def _parameters() -> List[Any]:
+    return [
+        pytest.param(
+            case,
+            id=f"{case.part}:{case.config.name}",
+            marks=() if case.sample else pytest.mark.long(1),
+        )
+        for case in CASES
+    ]
+
+
+def _outcome(harness: Harness, case: Mutation, without: str) -> Tuple[Optional[str], str]:
+    """Returns how the comparison failed (None when it did not), and what the resume printed."""
+    config = case.config
+    trail = harness.trail(config, (case.kill,), f"_without_{without or 'nothing'}")
+    reference = harness.reference(config)
+    settle = harness.due(config, reference, case.kill)
+    killed = harness.attempt(trail, case.kill, settle=settle)
+    assert killed.code == -9
+    resumed = harness.attempt(trail, without=without)
+    printed = resumed.output.read_text(encoding="utf-8", errors="replace")
+    harness.nothing_left(trail)
+    if resumed.code != 0:
+        return f"exit code {resumed.code}", printed
+    try:
+        harness.compare(trail, reference)
+    except Difference as difference:
+        return str(difference), printed
+    return None, printed
+
+
+@pytest.mark.parametrize("case", _parameters())
+def test_a_part_left_out_is_noticed(harness: Harness, case: Mutation) -> None:
+    failed, _ = _outcome(harness, case, "")
+    assert failed is None, failed
+    failed, printed = _outcome(harness, case, case.part)
+    assert "LEFT OUT" in printed, f"the resume never restored {case.part}:\n{printed[-3000:]}"
+    assert failed is not None, f"without {case.part} nothing differs"
+    assert "differs" in failed or "should go on" in failed, failed
+
+
+def test_every_part_has_a_training_that_needs_it() -> None:
+    tested: Dict[str, List[Mutation]] = {}
+    for case in CASES:
+        tested.setdefault(case.part, []).append(case)
+    assert set(tested) == set(MUTATIONS)
