@@ -9,7 +9,7 @@ import shutil
 import socket
 import time
 from pathlib import Path
-from typing import Any, Callable, ContextManager, List, Mapping, Optional, Sequence
+from typing import Any, Callable, ContextManager, Dict, List, Mapping, Optional, Sequence
 
 from paddle_resume.checkpoint.lineage import parse_resume_from
 from paddle_resume.checkpoint.store import EVENTS_FILE, FINISHED_JSON, Store
@@ -32,6 +32,7 @@ __all__ = ["Session"]
 
 _SHOW_PROGRESS_AFTER_S = 2.0
 _MOST_NAMED = 10
+_NOT_METRICS = ("step", "batch_size")
 
 
 class Session:
@@ -130,7 +131,7 @@ class Session:
             position: the boundary.
             components: the training's parts.
             reasons: why.
-            metrics: the training's metrics at the boundary.
+            metrics: the training's logs at the boundary.
         """
         if self._saver is None:
             return
@@ -141,7 +142,8 @@ class Session:
             return
         state = capture(position, components)
         blocked_s = time.perf_counter() - started
-        self._saver.save(Snapshot(state, tuple(reasons), taken_at, blocked_s, metrics))
+        snapshot = Snapshot(state, tuple(reasons), taken_at, blocked_s, _metrics(metrics))
+        self._saver.save(snapshot)
 
     def restore(self, state: TrainingState, components: Sequence[Component]) -> None:
         """Puts a state back, part by part.
@@ -203,10 +205,34 @@ class Session:
         same = (found.get("run_id"), found.get("step")) == self.plan.parent
         return found if same else None
 
-    def mark_finished(self) -> None:
-        """Changes the plan: there is nothing left to train."""
-        if self.plan is not None:
-            self.plan = dataclasses.replace(self.plan, action="finished")
+    def say_finished(self, position: Position, why: str, epochs: int) -> None:
+        """Changes the plan: there is nothing left to train.
+
+        Args:
+            position: of the final state.
+            why: as given to `finish`.
+            epochs: of this run.
+        """
+        assert self.plan is not None
+        self.plan = dataclasses.replace(self.plan, action="finished")
+        reasons = {"num_iters": "all of num_iters are done", "stopped": "it was stopped early"}
+        log.info(
+            "this run is finished (step %d, %s): its final state is loaded and fit returns. To "
+            "train longer, raise %s; for a new run, give another save_dir.",
+            position.step,
+            reasons.get(why, f"all of epochs={epochs} are done"),
+            "num_iters" if why == "num_iters" else "epochs",
+        )
+
+    def note_evaluation(self, step: int, epoch: int, metrics: Mapping[str, Any]) -> None:
+        """Notes the metrics of an evaluation.
+
+        Args:
+            step: the step it stands at.
+            epoch: epochs completed.
+            metrics: as hapi's logs have them.
+        """
+        self.events.append("eval", step=step, epoch=epoch, metrics=_metrics(metrics))
 
     def close(self) -> None:
         """Waits for the save in flight and gives everything back; may be called twice."""
@@ -272,6 +298,10 @@ def capture(position: Position, components: Sequence[Component]) -> TrainingStat
     parts = {component.name: component.capture() for component in components}
     unsaved = [reason for part in parts.values() for reason in part.values.get("unsaved", ())]
     return TrainingState(position, parts, inexact=tuple(dict.fromkeys(unsaved)))
+
+
+def _metrics(logs: Mapping[str, Any]) -> Dict[str, Any]:
+    return {name: value for name, value in logs.items() if name not in _NOT_METRICS}
 
 
 def _reading(path: Path) -> ContextManager[Callable[[int, int], None]]:

@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Sequence
 
-from paddle_resume.callbacks.auto_resume import AutoResume
+from paddle_resume.callbacks import fit_start, merge
 from paddle_resume.callbacks.base import ResumeCallback
 from paddle_resume.callbacks.fingerprint import Fingerprint, changes
+from paddle_resume.callbacks.fit_parts import FitParts
 from paddle_resume.callbacks.fit_session import FitHooks
 from paddle_resume.callbacks.loop_state import LoopState, remaining
-from paddle_resume.callbacks.periodic_saver import PeriodicSaver
 from paddle_resume.data.position import DataPosition, TiedLoader, length_of
-from paddle_resume.errors import ConfigError, MismatchError
+from paddle_resume.errors import ConfigError
 from paddle_resume.observe.log import log
-from paddle_resume.resumer import ResumePolicy
-from paddle_resume.runtime import require_paddle, require_supported_run
-from paddle_resume.saver import SavePolicy
+from paddle_resume.runtime import require_supported_run
 from paddle_resume.session import Session
-from paddle_resume.state.amp import Scaler
-from paddle_resume.state.extra import Extra
-from paddle_resume.state.gradients import Gradients
-from paddle_resume.state.listeners import Listeners
-from paddle_resume.state.lr import LearningRate
-from paddle_resume.state.metrics import Metrics
-from paddle_resume.state.model import Buffers, Network
-from paddle_resume.state.optimizer import OptimizerSlots, named_parameters
-from paddle_resume.state.rng import RandomStreams, set_host_streams, set_paddle_streams
-from paddle_resume.types import (
-    EPOCH_END,
-    TRAIN,
-    TRAIN_END,
-    Component,
-    Position,
-    TrainingState,
-)
+from paddle_resume.state.rng import set_host_streams, set_paddle_streams
+from paddle_resume.types import EPOCH_END, TRAIN, TRAIN_END, Position, TrainingState
 
 __all__ = ["FitRun"]
 
@@ -43,28 +26,32 @@ class FitRun:
 
     Args:
         hooks: into the fit.
-        callbacks: paddle_resume's own, of one save_dir.
+        callbacks: paddle_resume's own.
         epochs: fit's epochs.
+
+    Raises:
+        ConfigError: the callbacks do not go together.
     """
 
     def __init__(self, hooks: FitHooks, callbacks: Sequence[ResumeCallback], epochs: int) -> None:
         self._hooks = hooks
         self._epochs = epochs
-        self._policy = _resume_policy(callbacks)
-        self._session = Session(callbacks[0].save_dir, self._policy, _save_policy(callbacks))
-        self._extra = _extra_objects(callbacks)
+        self._policy = merge.resume_policy(callbacks)
+        self._extra = merge.extra_objects(callbacks)
+        save_dir, saving = merge.one_save_dir(callbacks), merge.save_policy(callbacks)
+        self._session = Session(save_dir, self._policy, saving)
         self._loop = LoopState(hooks)
+        self._parts: Optional[FitParts] = None
         self._data: Optional[DataPosition] = None
-        self._components: List[Component] = []
+        self._settings: Dict[str, Any] = {}
         self._state: Optional[TrainingState] = None
-        self._opened = False
-        self._closed = False
         self._finished = False
         self._muted = False
         self._first_heard = 0
         self._resumed_epoch = -1
         self._epoch = 0
         self._step = 0
+        self._closed = False
 
     @classmethod
     def join(cls, callback_list: Any, model: Any, params: Mapping[str, Any]) -> None:
@@ -81,19 +68,11 @@ class FitRun:
         if "_call" in vars(callback_list):
             return
         require_supported_run()
-        own = [item for item in callback_list.callbacks if isinstance(item, ResumeCallback)]
-        folders = {str(item.save_dir) for item in own}
-        if len(folders) > 1:
-            raise ConfigError(
-                f"the callbacks of one fit have {len(folders)} save_dirs: "
-                f"{', '.join(sorted(folders))}. Give them one and the same."
-            )
         if model._optimizer is None:
             raise ConfigError("model.prepare() was called without an optimizer: nothing to train")
+        own = [item for item in callback_list.callbacks if isinstance(item, ResumeCallback)]
         hooks = FitHooks(callback_list, model)
         hooks.listen(cls(hooks, own, params["epochs"]))
-
-    # ---------------------------------------------------------------- events
 
     def dispatch(self, name: str, arguments: Sequence[Any]) -> None:
         """See `FitListener`."""
@@ -107,7 +86,7 @@ class FitRun:
                 if name == "on_train_batch_end":
                     self._after_batch(*arguments)
                 elif name == "on_eval_end":
-                    self._note_evaluation(*arguments)
+                    self._session.note_evaluation(self._step, self._epoch + 1, *arguments)
         except BaseException:
             self.close()
             raise
@@ -115,9 +94,9 @@ class FitRun:
     def run_epoch(self, loader: Any, mode: str, run: Callable[..., Any]) -> Any:
         """See `FitListener`."""
         try:
-            if mode != "train":
-                return self._hooks.logs if self._muted else run(TiedLoader(loader))
-            return self._run_training(loader, run)
+            if mode == "train":
+                return self._run_training(loader, run)
+            return self._hooks.logs if self._muted else run(TiedLoader(loader))
         except BaseException:
             self.close()
             raise
@@ -134,131 +113,77 @@ class FitRun:
         finally:
             self._session.close()
 
+    # ------------------------------------------------------------------ the way to the start
+
     def _begin_epoch(self, arguments: Sequence[Any]) -> None:
         self._epoch = arguments[0]
-        if not self._opened:
+        if self._parts is None:
             # After every callback's on_train_begin and before the first batch: an error in one of
             # them, or here, leaves nothing behind.
-            self._opened = True
             self._hooks.take_over_epochs(self)
-            self._open()
-        if not self._muted or self._epoch >= self._first_heard:
+            self._parts = FitParts(self._hooks, self._policy, self._loop, self._extra)
+            self._state = self._session.open(self._parts.expected_bytes())
+            if self._state is not None:
+                self._plan(self._state)
+        if self._epoch >= self._first_heard:
             self._muted = False
             self._hooks.dispatch("on_epoch_begin", arguments)
 
+    def _plan(self, state: TrainingState) -> None:
+        """Decides which epochs nobody hears of."""
+        position, loop = state.position, state.parts["loop"].values
+        num_iters = self._hooks.num_iters
+        left = remaining(loop, num_iters)
+        fit_start.refuse_to_go_back(position, self._epochs, num_iters, left)
+        why = fit_start.why_finished(position, self._epochs, left, self._session.finished())
+        self._muted = True
+        self._step = position.step
+        self._resumed_epoch = loop["epoch_index"]
+        self._first_heard = self._resumed_epoch + (position.phase == TRAIN_END)
+        self._hooks.model.stop_training = False  # one of before would end the muted epochs
+        if why is not None:
+            self._finished, self._first_heard = True, self._epochs
+            self._session.say_finished(position, why, self._epochs)
+
     def _run_training(self, loader: Any, run: Callable[..., Any]) -> Any:
+        assert self._parts is not None
         if self._data is None:
             self._data = DataPosition(loader)
-            self._components = self._all_components(loader)
+            fingerprint = Fingerprint(self._hooks, loader)
+            self._settings = fingerprint.settings
+            self._parts.add_data(self._data, fingerprint)
         if self._state is None:
             return run(_Watched(self, self._data, self._data.batches()))
         if self._finished:
-            self._session.restore(self._state, self._restored())
+            self._session.restore(self._state, self._parts.restored_at_once)
             _set_streams(self._state, True, True)
             self._hooks.model.stop_training = True  # out of fit's loop
         elif self._epoch == self._resumed_epoch:
-            return self._resume(self._state, loader, run)
+            state, self._state = self._state, None
+            return self._resume(state, self._data, run)
         return self._hooks.logs
 
-    def _end_training(self, arguments: Sequence[Any]) -> None:
-        if self._finished and self._state is not None:
-            self._hooks.model.stop_training = self._state.parts["loop"].values["stop_training"]
-        self._muted = False
-        self._hooks.dispatch("on_train_end", arguments)
-        if not self._finished:
-            self._finish()
-        self.close()
-
-    # ---------------------------------------------------------------- the start
-
-    def _open(self) -> None:
-        layers = self._layers()
-        Extra(self._extra).capture()  # what cannot be saved is an error now, not after hours
-        OptimizerSlots(self._hooks.optimizer, named_parameters(layers))
-        self._state = self._session.open(_expected_bytes(layers, self._hooks.optimizer))
-        if self._state is None:
-            return
-        loop = self._state.parts["loop"].values
-        self._resumed_epoch = loop["epoch_index"]
-        # What follows a run's very end is the next epoch.
-        ended = self._state.position.phase == TRAIN_END
-        self._first_heard = self._resumed_epoch + 1 if ended else self._resumed_epoch
-        self._step = self._state.position.step
-        self._hooks.model.stop_training = False  # a value of before would end the muted epochs
-        self._finished = self._is_finished(self._state, remaining(loop, self._hooks.num_iters))
-        self._muted = True
-        if self._finished:
-            self._first_heard = self._epochs
-
-    def _is_finished(self, state: TrainingState, left: Optional[int]) -> bool:
-        position, epochs = state.position, self._epochs
-        if self._hooks.num_iters is not None and left is not None and left < 0:
-            raise MismatchError(
-                f"num_iters={self._hooks.num_iters}, but {-left} iterations more than that were "
-                f"trained (step {position.step}). Raise num_iters, or give another save_dir for a "
-                "new run."
-            )
-        if epochs < position.epoch or (epochs == position.epoch and position.phase == TRAIN):
-            raise MismatchError(
-                f"epochs={epochs}, but {position.epoch} epoch(s) and {position.batch} batch(es) "
-                f"were trained (step {position.step}). Raise epochs, or give another save_dir for "
-                "a new run."
-            )
-        mark = self._session.finished()
-        if mark is None:
-            done = epochs == position.epoch and position.phase == TRAIN_END
-        elif self._hooks.num_iters is not None:
-            done = left == 0
-        elif mark["why"] == "stopped":
-            done = epochs <= mark["epochs"]
-        else:
-            done = epochs == position.epoch
-        if done:
-            self._say_finished(position, mark)
-        return done
-
-    def _say_finished(self, position: Position, mark: Optional[Mapping[str, Any]]) -> None:
-        self._session.mark_finished()
-        why = {"stopped": "it was stopped early", "num_iters": "all of num_iters are done"}.get(
-            mark["why"] if mark is not None else "epochs", f"all of epochs={self._epochs} are done"
-        )
-        log.info(
-            "this run is finished (step %d, %s): its final state is loaded and fit returns. To "
-            "train longer, raise %s; for a new run, give another save_dir.",
-            position.step,
-            why,
-            "num_iters" if self._hooks.num_iters is not None else "epochs",
-        )
-
-    def _resume(self, state: TrainingState, loader: Any, run: Callable[..., Any]) -> Any:
-        assert self._data is not None
-        self._say_changes(state)
-        self._session.restore(state, self._restored())
-        self._state = None
-        saved = state.parts["data"]
-        start = _batch_to_start_at(state.position, saved.values, self._data)
-        log.info(
-            "resumed at epoch %d, batch %d (step %d)", self._epoch + 1, start, state.position.step
-        )
-        batches = self._data.batches(
-            start, saved, lambda host, paddle: _set_streams(state, host, paddle)
-        )
-        if self._muted:  # that epoch is over; only its data position is caught up with
+    def _resume(self, state: TrainingState, data: DataPosition, run: Callable[..., Any]) -> Any:
+        assert self._parts is not None
+        override = self._policy is not None and self._policy.lr_policy == "override"
+        before = state.parts["fingerprint"].values["settings"]
+        for change in changes(before, self._settings, override):
+            log.warning("changed since the checkpoint: %s", change)
+        self._session.restore(state, self._parts.restored_at_once)
+        saved, length = state.parts["data"], length_of(data)
+        start = fit_start.batch_to_start_at(state.position, saved.values, length, data.batch_size)
+        log.info("resumed at epoch %d, batch %d (step %d)", self._epoch + 1, start, self._step)
+        batches = data.batches(start, saved, lambda host, paddle: _set_streams(state, host, paddle))
+        if self._muted:  # that epoch is over; only the data position is caught up with
             for _ in batches:
                 pass
             return self._hooks.logs
         if self._loop.iterations_left == 0:
-            batches = _none_of(batches)
-        return run(_Watched(self, self._data, batches), start)
+            next(batches, None)  # moves there, and num_iters lets nothing more through
+            batches = iter(())
+        return run(_Watched(self, data, batches), start)
 
-    def _say_changes(self, state: TrainingState) -> None:
-        before = state.parts["fingerprint"].values["settings"]
-        now = next(c for c in self._components if isinstance(c, Fingerprint)).settings
-        override = self._policy is not None and self._policy.lr_policy == "override"
-        for change in changes(before, now, override):
-            log.warning("changed since the checkpoint: %s", change)
-
-    # ---------------------------------------------------------------- boundaries
+    # ------------------------------------------------------------------ boundaries
 
     def _after_batch(self, index: int, logs: Mapping[str, Any]) -> None:
         assert self._data is not None
@@ -266,12 +191,12 @@ class FitRun:
         left = self._hooks.iterations_left()
         self._loop.iterations_left = None if left is None else left - 1
         length = length_of(self._data)
-        epoch_ends = length is not None and index + 1 >= length
-        self._boundary(index + 1, epoch_ends, logs)
+        self._boundary(index + 1, length is not None and index + 1 >= length, logs)
 
     def exhausted(self) -> None:
         """The loader gave no more: the end of an epoch whose length nobody could tell."""
-        if self._data is not None and length_of(self._data) is None and self._step:
+        assert self._data is not None
+        if length_of(self._data) is None and self._data.done:
             self._loop.iterations_left = self._hooks.iterations_left()
             self._boundary(self._data.done, True, self._hooks.logs)
 
@@ -281,8 +206,8 @@ class FitRun:
         else:
             position = Position(self._epoch, done, self._step, TRAIN)
         reasons = self._session.due(position, epoch_ends)
-        ends = self._epoch + 1 >= self._epochs or self._hooks.model.stop_training
-        if (epoch_ends and ends) or self._loop.iterations_left == 0:
+        last_epoch = self._epoch + 1 >= self._epochs or self._hooks.model.stop_training
+        if (epoch_ends and last_epoch) or self._loop.iterations_left == 0:
             reasons.append("final")
         if reasons:
             self._save(position, done, reasons, logs)
@@ -290,64 +215,32 @@ class FitRun:
     def _save(
         self, position: Position, done: int, reasons: Sequence[str], logs: Mapping[str, Any]
     ) -> None:
+        assert self._parts is not None
         self._loop.epoch_index, self._loop.batches_done = self._epoch, done
-        self._session.save(position, self._components, reasons, _metrics(logs))
+        self._session.save(position, self._parts.all, reasons, logs)
 
-    def _note_evaluation(self, logs: Mapping[str, Any]) -> None:
-        self._session.events.append(
-            "eval", step=self._step, epoch=self._epoch + 1, metrics=_metrics(logs)
-        )
+    # ------------------------------------------------------------------ the end
+
+    def _end_training(self, arguments: Sequence[Any]) -> None:
+        self._muted = False
+        if self._finished and self._state is not None:
+            saved = self._state.parts["loop"].values["stop_training"]
+            self._hooks.model.stop_training = saved
+        self._hooks.dispatch("on_train_end", arguments)
+        if not self._finished and self._session.saves:
+            self._finish()
+        self.close()
 
     def _finish(self) -> None:
         assert self._data is not None
-        if not self._session.saves:
-            return
+        left = self._hooks.iterations_left()
         if self._session.saved_step != self._step:
-            self._loop.iterations_left = self._hooks.iterations_left()
+            self._loop.iterations_left = left
             position = Position(self._epoch + 1, 0, self._step, TRAIN_END)
             self._save(position, self._data.done, ["final"], self._hooks.logs)
-        why = "epochs"
-        if self._hooks.iterations_left() == 0:
-            why = "num_iters"
-        elif self._hooks.model.stop_training and self._epoch + 1 < self._epochs:
-            why = "stopped"
+        stopped = self._hooks.model.stop_training and self._epoch + 1 < self._epochs
+        why = "num_iters" if left == 0 else "stopped" if stopped else "epochs"
         self._session.finish(self._step, why, epochs=self._epochs)
-
-    # ---------------------------------------------------------------- the parts
-
-    def _layers(self) -> Dict[str, Any]:
-        layers = {"model": self._hooks.model.network}
-        loss = self._hooks.loss
-        if isinstance(loss, require_paddle().nn.Layer) and (loss.parameters() or loss.buffers()):
-            layers["loss"] = loss
-        return layers
-
-    def _all_components(self, loader: Any) -> List[Component]:
-        assert self._data is not None
-        hooks, layers = self._hooks, self._layers()
-        parameters = named_parameters(layers)
-        partial = self._policy is not None and self._policy.partial
-        lr_policy = self._policy.lr_policy if self._policy is not None else "restore"
-        others = [item for item in hooks.callbacks if not isinstance(item, ResumeCallback)]
-        return [
-            *(Network(layer, name, partial) for name, layer in layers.items()),
-            Buffers(layers),
-            OptimizerSlots(hooks.optimizer, parameters, partial=partial),
-            LearningRate(hooks.optimizer, lr_policy),
-            Scaler(hooks.scaler, hooks.create_scaler),
-            Gradients(parameters),
-            Metrics(hooks.metrics),
-            self._loop,
-            Extra(self._extra),
-            Listeners(others),
-            Fingerprint(hooks, loader),
-            RandomStreams(),
-            self._data,
-        ]
-
-    def _restored(self) -> List[Component]:
-        """The parts to restore at once; a loader sets the streams when it is ready."""
-        return [part for part in self._components if part.name not in ("rng", "data")]
 
 
 class _Watched:
@@ -366,39 +259,6 @@ class _Watched:
         self._run.exhausted()
 
 
-def _none_of(batches: Iterator[Any]) -> Iterator[Any]:
-    """Moves to where the batches start, and gives none: num_iters is used up."""
-    next(batches, None)
-    return iter(())
-
-
-def _resume_policy(callbacks: Sequence[ResumeCallback]) -> Optional[ResumePolicy]:
-    found = [item.policy for item in callbacks if isinstance(item, AutoResume)]
-    if len(found) > 1:
-        raise ConfigError(f"{len(found)} AutoResume callbacks in one fit: keep one")
-    return found[0] if found else None
-
-
-def _save_policy(callbacks: Sequence[ResumeCallback]) -> Optional[SavePolicy]:
-    found = [item.policy for item in callbacks if isinstance(item, PeriodicSaver)]
-    if not found:
-        return None
-    return SavePolicy(
-        triggers=tuple(trigger for policy in found for trigger in policy.triggers),
-        retention=tuple(rule for policy in found for rule in policy.retention),
-        in_background=all(policy.in_background for policy in found),
-    )
-
-
-def _extra_objects(callbacks: Sequence[ResumeCallback]) -> Dict[str, Any]:
-    objects: Dict[str, Any] = {}
-    for callback in callbacks:
-        for name, item in callback.extra.items():
-            if objects.setdefault(name, item) is not item:
-                raise ConfigError(f"extra: two different objects are called {name!r}")
-    return objects
-
-
 def _set_streams(state: TrainingState, host: bool, paddle: bool) -> None:
     streams = state.parts["rng"].values
     if host:
@@ -406,29 +266,3 @@ def _set_streams(state: TrainingState, host: bool, paddle: bool) -> None:
     if paddle:
         for problem in set_paddle_streams(streams["paddle"]):
             log.warning("the resume is not exact: %s", problem)
-
-
-def _batch_to_start_at(position: Position, saved: Mapping[str, Any], data: DataPosition) -> int:
-    """Finds the resumed epoch's first batch, where batch size or length may have changed."""
-    done, length = int(saved["batches_done"]), length_of(data)
-    before, now = saved["batch_size"], data.batch_size
-    if position.phase != TRAIN:
-        return done if length is None else length
-    if before and now and before != now:
-        done = done * before // now
-    return done if length is None else min(done, length)
-
-
-def _metrics(logs: Mapping[str, Any]) -> Dict[str, Any]:
-    return {name: value for name, value in logs.items() if name not in ("step", "batch_size")}
-
-
-def _expected_bytes(layers: Mapping[str, Any], optimizer: Any) -> int:
-    """Estimates a checkpoint before the optimizer has made its slots."""
-    slots = {"SGD": 0, "Momentum": 1, "Adagrad": 1, "RMSProp": 3}.get(type(optimizer).__name__, 2)
-    total = 0
-    for layer in layers.values():
-        for tensor in layer.state_dict().values():
-            size = int(tensor.size) * tensor.element_size()
-            total += size * (1 if tensor.stop_gradient else 1 + slots)
-    return total

@@ -6,6 +6,8 @@ import re
 from dataclasses import asdict
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+import numpy as np
+
 from paddle_resume.errors import CheckpointError
 from paddle_resume.types import (
     EPOCH_END,
@@ -39,6 +41,9 @@ NAME_TABLE = "StructuredToParameterName@@"
 _MASTER_WEIGHTS = "master_weights"
 _FOLDER = re.compile(r"step_([0-9]{8,})")
 _NUMBERS = ("epoch", "batch", "step")
+# What plain paddle.load can turn into a tensor; one array of another dtype, such as uint32, and it
+# could not open the file. Those are stored as bytes, their dtype and shape in state.json.
+_PADDLE_DTYPES = ("b1", "f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "c8", "c16")
 
 
 def folder_name(step: int) -> str:
@@ -130,6 +135,7 @@ def split(state: TrainingState) -> Dict[str, Mapping[str, Any]]:
         ['extra.pdparams', 'state.json']
     """
     files: Dict[str, Dict[str, Any]] = {EXTRA_FILE: {}}
+    as_bytes: Dict[str, Dict[str, Any]] = {}
     for part, captured in state.parts.items():
         name, places = _places(part, captured.values, list(captured.tensors))
         if name != EXTRA_FILE:
@@ -144,13 +150,18 @@ def split(state: TrainingState) -> Dict[str, Mapping[str, Any]]:
         elif kind == "optimizer":
             files[name].update(captured.values.get("pdopt", {}))
         for key, place in places.items():
-            _put(files[name], place, captured.tensors[key], name)
+            tensor = captured.tensors[key]
+            if tensor.dtype.str[1:] not in _PADDLE_DTYPES and tensor.dtype.kind in "iufcSU":
+                as_bytes.setdefault(part, {})[key] = [tensor.dtype.str, list(tensor.shape)]
+                tensor = np.frombuffer(tensor.tobytes(), np.uint8)
+            _put(files[name], place, tensor, name)
     files[STATE_FILE] = {
         "format": FORMAT,
         "position": asdict(state.position),
         "inexact": list(state.inexact),
         "parts": {part: captured.values for part, captured in state.parts.items()},
         "tensors": {part: list(captured.tensors) for part, captured in state.parts.items()},
+        "as_bytes": as_bytes,
         "ranks": sorted(state.by_rank),
         "rank": state.by_rank.get(0),
     }
@@ -181,10 +192,15 @@ def join(files: Mapping[str, Mapping[str, Any]]) -> TrainingState:
     tensors: Mapping[str, Any] = _typed(found, "tensors", dict)
     if set(values) != set(tensors):
         raise CheckpointError(f"{STATE_FILE} names other parts for values than for tensors")
-    parts = {
-        part: _gather(part, _typed(values, part, dict), _typed(tensors, part, list), files)
-        for part in values
-    }
+    as_bytes = _typed(found, "as_bytes", dict)
+    if set(as_bytes) - set(values):
+        raise CheckpointError(f"{STATE_FILE} has dtypes for parts that it does not name")
+    parts = {}
+    for part in values:
+        read = _gather(part, _typed(values, part, dict), _typed(tensors, part, list), files)
+        if part in as_bytes:
+            _restore_dtypes(part, read, _typed(as_bytes, part, dict))
+        parts[part] = Captured(read, values[part])
     by_rank: Dict[int, Mapping[str, Any]] = {}
     for rank in _typed(found, "ranks", list):
         if type(rank) is not int or rank < 0:
@@ -227,7 +243,7 @@ def _gather(
     values: Mapping[str, Any],
     keys: List[str],
     files: Mapping[str, Mapping[str, Any]],
-) -> Captured:
+) -> Dict[str, Any]:
     if any(not isinstance(key, str) for key in keys):
         raise CheckpointError(f"{STATE_FILE} names a tensor of {part} by something not a name")
     name, places = _places(part, values, keys)
@@ -243,7 +259,19 @@ def _gather(
         if not hasattr(found, "dtype"):
             raise CheckpointError(f"{'/'.join(place)} in {name} is not a tensor")
         tensors[key] = found
-    return Captured(tensors, values)
+    return tensors
+
+
+def _restore_dtypes(part: str, tensors: Dict[str, Any], as_bytes: Mapping[str, Any]) -> None:
+    for key, stored in as_bytes.items():
+        try:
+            dtype, shape = stored
+            tensors[key] = tensors[key].view(np.dtype(dtype)).reshape(shape)
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"{key} of {part} does not fit the dtype and shape {stored!r:.80} that "
+                f"{STATE_FILE} has for it"
+            ) from error
 
 
 def _rank_file(rank: int) -> str:

@@ -57,7 +57,8 @@ class Kill:
         first: the key of the first event after the restart.
         restart_seconds: from the kill to that first event.
         repeat_seconds: from there until everything done before had been done again.
-        repeated_steps: training steps among that.
+        repeated_steps: training steps that were done again.
+        repeated_batches: evaluation batches that were done again.
     """
 
     place: str
@@ -66,6 +67,7 @@ class Kill:
     restart_seconds: float
     repeat_seconds: float
     repeated_steps: int
+    repeated_batches: int
 
 
 @dataclass
@@ -218,6 +220,7 @@ def _kills(run: Run) -> Iterator[Kill]:
             restart_seconds=events[0].time - killed_at,
             repeat_seconds=caught_up - events[0].time,
             repeated_steps=sum(1 for event in again if event.name == "train"),
+            repeated_batches=sum(1 for event in again if event.name == "eval"),
         )
 
 
@@ -290,11 +293,12 @@ def show(report: Report, console: Console) -> None:
     console.print()
     console.print(table)
     for number, kill in enumerate(report.kills, 1):
+        again = f"{kill.repeated_steps} steps"
+        if kill.repeated_batches:
+            again += f" and {kill.repeated_batches} batches of the evaluation"
         console.print(
-            f"Kill {number}, {kill.place}: "
-            f"{kill.restart_seconds:.1f} s until the program was training again, "
-            f"{kill.repeat_seconds:.1f} s to repeat {kill.repeated_steps} steps "
-            "and what else was not yet in a checkpoint."
+            f"Kill {number}, {kill.place}: the program was training again after "
+            f"{kill.restart_seconds:.1f} s, and repeated {again} in {kill.repeat_seconds:.1f} s."
         )
     if report.identical:
         console.print(

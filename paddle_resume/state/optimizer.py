@@ -123,7 +123,7 @@ class OptimizerSlots:
 
     def _set(self, wanted: Dict[Tuple[str, ...], np.ndarray]) -> List[str]:
         rest = dict(wanted)
-        stale = []
+        stale, problems = [], []
         for parameter, tensor in self._master_weights().items():
             array = rest.pop((_MASTER, self._structured[parameter]), None)
             if array is not None:
@@ -134,14 +134,15 @@ class OptimizerSlots:
             if array is None:
                 stale.append(parameter)
             elif list(array.shape) != list(tensor.shape):
-                return [
-                    f"slot {slot} is {list(array.shape)} in the checkpoint and "
-                    f"{list(tensor.shape)} here"
-                ]
+                problems.append(
+                    f"optimizer: {accumulator} of {slot[1]} is {list(array.shape)} in the "
+                    f"checkpoint and {list(tensor.shape)} here"
+                )
             else:
                 tensor.set_value(array)
         self._forget(stale)
-        return [f"the optimizer made no slot {slot[0]} for {slot[1]}" for slot in rest]
+        missing = [f"the optimizer made no slot {slot[0]} for {slot[1]}" for slot in rest]
+        return problems + missing
 
     def _create(self, names: "set[str]") -> None:
         """Makes the optimizer create its accumulators now instead of at its first update."""

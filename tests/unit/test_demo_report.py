@@ -53,7 +53,7 @@ def test_a_run_that_goes_on_is_identical() -> None:
     assert report.steps == (6, 6)
     assert report.starts == (1, 2)
     (kill,) = report.kills
-    assert kill.repeated_steps == 2
+    assert (kill.repeated_steps, kill.repeated_batches) == (2, 0)
     assert kill.restart_seconds == pytest.approx(0.5)
     assert kill.repeat_seconds == pytest.approx(2.0)
     assert report.seconds_lost == pytest.approx(2.5)

@@ -45,6 +45,34 @@ def test_an_empty_state_has_all_its_files() -> None:
     assert_same(layout.join(files), state)
 
 
+def test_a_dtype_that_paddle_has_not_is_stored_as_bytes_and_comes_back() -> None:
+    arrays = [
+        np.arange(6, dtype="uint32").reshape(2, 3),
+        np.asfortranarray(np.arange(6, dtype="uint64").reshape(2, 3)),
+        np.array(7, "uint64"),
+        np.zeros((0, 2), "uint32"),
+        np.array(["ab", "ü"]),
+        np.ones(2, "longdouble"),
+        np.arange(3, dtype="uint16"),
+    ]
+    part = Captured({str(index): array for index, array in enumerate(arrays)})
+    state = TrainingState(Position(0, 1, 1), {"extra": part})
+    files = layout.split(state)
+    kinds = {array.dtype.str[1:] for array in files["extra.pdparams"].values()}
+    assert kinds == {"u1", "u2"}
+    assert_same(layout.join(files), state)
+
+
+@pytest.mark.parametrize(
+    "stored", [None, [], ["<u4", [7]], ["no", [6]], ["O", [3]], ["<u4", ["x"]]]
+)
+def test_a_dtype_that_does_not_fit_is_named(stored: object) -> None:
+    files = layout.split(make_state())
+    files["state.json"] = {**files["state.json"], "as_bytes": {"rng": {"numpy/keys": stored}}}
+    with pytest.raises(CheckpointError, match="numpy/keys of rng does not fit"):
+        layout.join(files)
+
+
 def test_several_networks_have_files_of_their_own() -> None:
     network = Captured({"w": np.ones(1)}, {"kind": "network", "parameter_names": {"w": "p"}})
     optimizer = Captured({"m": np.ones(1)}, {"kind": "optimizer", "file": "student"})
@@ -89,7 +117,7 @@ def test_a_missing_tensor_is_named() -> None:
         layout.join(files)
 
 
-@pytest.mark.parametrize("key", ["format", "position", "parts", "tensors", "ranks"])
+@pytest.mark.parametrize("key", ["format", "position", "parts", "tensors", "as_bytes", "ranks"])
 @pytest.mark.parametrize("value", [None, 7, "x", [["y"]], {"z": {}}, [-1], {"model": 3}])
 def test_garbage_in_state_json_is_a_checkpoint_error(key: str, value: object) -> None:
     files = layout.split(make_state())

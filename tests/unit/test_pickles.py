@@ -21,6 +21,8 @@ ARRAYS: Dict[str, np.ndarray] = {
     "float32": np.arange(12, dtype="float32").reshape(3, 4),
     "fortran": np.asfortranarray(np.arange(12.0).reshape(3, 4)),
     "strided": np.arange(48.0).reshape(6, 8)[::2, ::-3],
+    "every second": np.arange(10, dtype="int8")[::-2],
+    "a column": np.arange(12.0)[1::3],
     "bfloat16": np.arange(5, dtype="uint16"),
     "empty": np.zeros((0, 3)),
     "scalar": np.array(3.5),
@@ -87,6 +89,14 @@ def test_what_pickle_and_paddle_write_is_read(protocol: int) -> None:
 
 def test_big_endian_arrays_are_read() -> None:
     assert pickles.load(pickle.dumps({"a": np.arange(3, dtype=">i4")}))["a"].tolist() == [0, 1, 2]
+
+
+def test_more_data_than_its_shape_is_refused() -> None:
+    data = (
+        b"\x80\x04}X\x01\x00\x00\x00a" + ARRAY + b"(K\x01K\x00\x85" + DTYPE + b"\x89C\x04abcdtbs."
+    )
+    with pytest.raises(CheckpointError, match="with other data"):
+        pickles.load(data)
 
 
 def test_a_file_object_gets_the_buffers_themselves() -> None:
@@ -190,6 +200,8 @@ MALFORMED = {
     + b"\x86" + DTYPE + b"\x89C\x04abcdtbs.",
     "a negative shape": b"\x80\x04}X\x01\x00\x00\x00a" + ARRAY + b"(K\x01J\xff\xff\xff\xff\x85"
     + DTYPE + b"\x89C\x00tbs.",
+    "less data than its shape": b"\x80\x04}X\x01\x00\x00\x00a" + ARRAY + b"(K\x01K\x02\x85"
+    + DTYPE + b"\x89C\x04abcdtbs.",
     "an array without data": b"\x80\x04}X\x01\x00\x00\x00a" + ARRAY + b"s.",
     "a lone dtype": b"\x80\x04}X\x01\x00\x00\x00a" + DTYPE + b"s.",
     "a lone global": b"\x80\x04}X\x01\x00\x00\x00acnumpy\nndarray\ns.",

@@ -1,0 +1,107 @@
+"""The parts of a fit's state, from what fit and prepare() were given."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Optional
+
+from paddle_resume.callbacks.base import ResumeCallback
+from paddle_resume.callbacks.fingerprint import Fingerprint
+from paddle_resume.callbacks.fit_session import FitHooks
+from paddle_resume.callbacks.loop_state import LoopState
+from paddle_resume.data.position import DataPosition
+from paddle_resume.resumer import ResumePolicy
+from paddle_resume.runtime import require_paddle
+from paddle_resume.state.amp import Scaler
+from paddle_resume.state.extra import Extra
+from paddle_resume.state.gradients import Gradients
+from paddle_resume.state.listeners import Listeners
+from paddle_resume.state.lr import LearningRate
+from paddle_resume.state.metrics import Metrics
+from paddle_resume.state.model import Buffers, Network
+from paddle_resume.state.optimizer import OptimizerSlots, named_parameters
+from paddle_resume.state.rng import RandomStreams
+from paddle_resume.types import Component
+
+__all__ = ["FitParts"]
+
+_LATER = ("rng", "data")
+"""Not restored with the rest: the data position sets the streams when its loader is ready."""
+
+# Slots of a parameter's size that an optimizer makes at its first update.
+_SLOTS = {"SGD": 0, "Momentum": 1, "Adagrad": 1, "RMSProp": 3}
+_SLOTS_OF_OTHERS = 2
+
+
+class FitParts:
+    """Every component of one fit.
+
+    Args:
+        hooks: into the fit.
+        policy: how to restore; None where nobody asked to resume.
+        loop: the loop's own component.
+        extra: the user's objects.
+
+    Raises:
+        ConfigError: something could not be saved or restored.
+    """
+
+    def __init__(
+        self,
+        hooks: FitHooks,
+        policy: Optional[ResumePolicy],
+        loop: LoopState,
+        extra: Mapping[str, Any],
+    ) -> None:
+        self._hooks = hooks
+        self._layers = _layers(hooks)
+        partial = policy is not None and policy.partial
+        lr_policy = policy.lr_policy if policy is not None else "restore"
+        parameters = named_parameters(self._layers)
+        others = [item for item in hooks.callbacks if not isinstance(item, ResumeCallback)]
+        own = Extra(extra)
+        own.capture()  # what cannot be saved is an error now, not after hours
+        self._parts: List[Component] = [
+            *(Network(layer, name, partial) for name, layer in self._layers.items()),
+            Buffers(self._layers),
+            OptimizerSlots(hooks.optimizer, parameters, partial=partial),
+            LearningRate(hooks.optimizer, lr_policy),
+            Scaler(hooks.scaler, hooks.create_scaler),
+            Gradients(parameters),
+            Metrics(hooks.metrics),
+            loop,
+            own,
+            Listeners(others),
+            RandomStreams(),
+        ]
+
+    def add_data(self, data: DataPosition, fingerprint: Fingerprint) -> None:
+        """Adds what is known only when the first epoch comes with its loader."""
+        self._parts += [data, fingerprint]
+
+    @property
+    def all(self) -> List[Component]:
+        """Every part, in the order to restore them; listeners are the last that others set."""
+        return self._parts
+
+    @property
+    def restored_at_once(self) -> List[Component]:
+        """The parts without those that a loader restores in its own time."""
+        return [part for part in self._parts if part.name not in _LATER]
+
+    def expected_bytes(self) -> int:
+        """Estimates a checkpoint before the optimizer has made its slots."""
+        slots = _SLOTS.get(type(self._hooks.optimizer).__name__, _SLOTS_OF_OTHERS)
+        total = 0
+        for layer in self._layers.values():
+            for tensor in layer.state_dict().values():
+                size = int(tensor.size) * tensor.element_size()
+                total += size * (1 if tensor.stop_gradient else 1 + slots)
+        return total
+
+
+def _layers(hooks: FitHooks) -> Dict[str, Any]:
+    layers = {"model": hooks.model.network}
+    loss = hooks.loss
+    if isinstance(loss, require_paddle().nn.Layer) and (loss.parameters() or loss.buffers()):
+        layers["loss"] = loss
+    return layers
