@@ -23,8 +23,9 @@ demo:
 	@$(BIN)/paddle-resume demo
 
 test: lint
-	$(BIN)/python -m pytest --doctest-modules -n $(WORKERS) -m "not serial and not long" paddle_resume tests
-	$(BIN)/python -m pytest -m "serial and not long" tests || [ $$? -eq 5 ]   # 5: there are none
+	$(BIN)/python -m pytest -q --doctest-modules paddle_resume
+	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not serial and not long" tests
+	$(BIN)/python -m pytest -q -m "serial and not long" tests || [ $$? -eq 5 ]   # 5: there are none
 
 lint: environment
 	$(BIN)/ruff check .

@@ -19,6 +19,7 @@ from paddle_resume.observe.log import console, human_size, log
 from paddle_resume.observe.progress import progress_after
 from paddle_resume.resumer import ResumePolicy, start
 from paddle_resume.saver import SavePolicy, Saver
+from paddle_resume.state.finite import Health
 from paddle_resume.triggers import Moment
 from paddle_resume.types import (
     Component,
@@ -266,6 +267,15 @@ class Session:
             log.info("a fresh start in %s (run %s)", self.store.save_dir, plan.run_id)
             return
         self.events.append("resume", step=step, path=str(plan.source), run_id=plan.run_id)
+        broken = Health.read(state.parts)
+        if broken:
+            log.warning(
+                "%s holds NaN or infinity in %d weight(s), the first is %s. "
+                'resume_from="finite" starts from the newest checkpoint without any.',
+                plan.source,
+                len(broken),
+                broken[0],
+            )
         for reason in state.inexact:
             log.warning("the resume is not exact: %s", reason)
 

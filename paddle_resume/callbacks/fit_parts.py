@@ -8,6 +8,7 @@ from paddle_resume.callbacks.base import ResumeCallback
 from paddle_resume.callbacks.fingerprint import Fingerprint
 from paddle_resume.callbacks.fit_session import FitHooks
 from paddle_resume.callbacks.loop_state import LoopState
+from paddle_resume.data.evaluation import EvaluationPool
 from paddle_resume.data.position import DataPosition
 from paddle_resume.resumer import ResumePolicy
 from paddle_resume.runtime import require_paddle
@@ -68,6 +69,7 @@ class FitParts:
             Scaler(hooks.scaler, hooks.create_scaler),
             Gradients(parameters),
             Metrics(hooks.metrics),
+            EvaluationPool(lambda: hooks.eval_loader),
             loop,
             own,
             Listeners(others),

@@ -129,6 +129,11 @@ class FitHooks:
         return self.model._loss
 
     @property
+    def eval_loader(self) -> Any:
+        """The evaluation's loader; None where fit has no evaluation."""
+        return self.model._test_dataloader
+
+    @property
     def optimizer(self) -> Any:
         """The optimizer given to prepare()."""
         return self.model._optimizer
