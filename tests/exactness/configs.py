@@ -194,6 +194,7 @@ _ALL = [
     Config("random_augmented", data="loader", sampler="random", augment=("numpy", "python")),
     Config("paddle_augmented", augment=("paddle",)),
     Config("weighted", data="loader", sampler="weighted", callbacks=("draws",)),
+    Config("weighted_list", data="loader", sampler="weighted_list"),
     Config("counting_sampler", data="loader", sampler="counting", network="full"),
     Config("own_random_sampler", data="loader", sampler="own_random", save=_save_each(2)),
     Config("lazy_batches", data="loader", sampler="lazy"),

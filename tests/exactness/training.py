@@ -170,10 +170,11 @@ def train_data(config: Mapping[str, Any]) -> Any:
         )
     if sampler == "lazy":
         return DataLoader(samples, batch_sampler=LazyBatches(samples, size), **options)
+    weights = np.linspace(1, 3, len(samples))
     chosen: Dict[str, Callable[[], Any]] = {
-        "weighted": lambda: paddle.io.WeightedRandomSampler(
-            np.linspace(1, 3, len(samples)).tolist(), len(samples), replacement=True
-        ),
+        "weighted": lambda: paddle.io.WeightedRandomSampler(weights, len(samples)),
+        # Paddle 3.3 cannot tell the length of this one, nor can the loader then
+        "weighted_list": lambda: paddle.io.WeightedRandomSampler(weights.tolist(), len(samples)),
         "counting": lambda: CountingSampler(samples),
         "own_random": lambda: OwnRandomSampler(samples),
     }

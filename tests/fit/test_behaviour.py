@@ -171,7 +171,7 @@ def test_periodic_saver_alone_saves_and_never_resumes(tmp_path: Path, caplog: An
     fit(make(), [counter, pr.PeriodicSaver(tmp_path)])
     assert counter.heard[0] == "epoch 0" and steps(tmp_path) == [STEPS, 2 * STEPS]
     assert "no AutoResume" in caplog.text
-    before = [p for p in tmp_path.glob(".before-*/step_*")]
+    before = list(tmp_path.glob(".before-*/step_*"))
     assert len(before) == 2  # nothing is lost
 
 
