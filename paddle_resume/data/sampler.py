@@ -34,8 +34,8 @@ class Restart:
         batch: the first batch to give out.
         skip: how many batches to draw and drop before it.
         streams: set before the sampler starts, so that it draws as it did; None for as they are.
-        thread_streams: set just before the first batch is drawn, where the loading thread owns
-            them.
+        thread_streams: those that the loading thread owns are set just before the first batch is
+            drawn.
         indices: of the first batches, where they had been drawn already.
     """
 
@@ -103,7 +103,8 @@ class RecordedSampler:
             self._indices.append((number, indices))
             yield indices
         if at.thread_streams is not None:
-            set_host_streams(at.thread_streams)
+            if self.draws_host:
+                set_host_streams(at.thread_streams)
             if self.draws_paddle:
                 set_paddle_streams(at.thread_streams["paddle"])
         batch = at.batch + len(at.indices)

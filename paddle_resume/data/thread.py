@@ -64,7 +64,7 @@ class ThreadSource:
         if not self._skips and not (self._stateful and "dataset" in saved):
             sampler.restart(Restart(), known=True)
             return _skip(self._iterator(), start)
-        thread = saved.get("thread") if sampler.draws_host else None
+        thread = saved.get("thread")
         if self._stateful:
             self._loader.dataset.set_state_dict(decode(saved["dataset"], tensors))
             sampler.restart(Restart(batch=start, thread_streams=thread), known=True)
