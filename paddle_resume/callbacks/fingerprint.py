@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping
 
 from paddle_resume.callbacks.fit_session import FitHooks
-from paddle_resume.data.position import length_of
-from paddle_resume.data.source import batch_size_of
+from paddle_resume.data.source import batch_size_of, length_of
 from paddle_resume.runtime import require_paddle
 from paddle_resume.types import Captured
 

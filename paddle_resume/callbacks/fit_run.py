@@ -10,7 +10,8 @@ from paddle_resume.callbacks.fingerprint import Fingerprint, changes
 from paddle_resume.callbacks.fit_parts import FitParts
 from paddle_resume.callbacks.fit_session import FitHooks
 from paddle_resume.callbacks.loop_state import LoopState, remaining
-from paddle_resume.data.position import DataPosition, TiedLoader, length_of
+from paddle_resume.data.position import DataPosition, TiedLoader
+from paddle_resume.data.source import length_of
 from paddle_resume.errors import ConfigError
 from paddle_resume.observe.log import log
 from paddle_resume.runtime import require_supported_run

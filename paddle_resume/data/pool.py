@@ -14,7 +14,7 @@ import numpy as np
 
 from paddle_resume.codec import Unencodable, decode, encode
 from paddle_resume.data.sampler import RecordedSampler, Restart
-from paddle_resume.data.source import Values, batch_size_of, patched
+from paddle_resume.data.source import Values, batch_size_of, is_past_the_end, patched
 from paddle_resume.data.workers import Collate, WorkerStart, split_batch, streams_of, worker_of
 from paddle_resume.runtime import require_paddle
 from paddle_resume.state.rng import set_all_streams
@@ -62,7 +62,8 @@ class PoolSource:
             first, at, streams = self._restart(start, saved, tensors)
             reset = bool(saved.get("was_reset", False))
         self._sampler.restart(at)
-        if not self._persistent and saved is not None and start >= len(self._sampler):
+        past = saved is not None and is_past_the_end(start, self._sampler)
+        if past and not self._persistent:
             return iter(list(self._sampler)[:0])
         iterator = self._iterator(streams, saved if reset else None, first)
         source = self._unpack(iterator, first)

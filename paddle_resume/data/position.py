@@ -10,13 +10,13 @@ from paddle_resume.codec import Unencodable
 from paddle_resume.data.memory import SamplerMemory
 from paddle_resume.data.pool import PoolSource
 from paddle_resume.data.replay import ReplaySource
-from paddle_resume.data.source import Source, batch_size_of, workers_tied
+from paddle_resume.data.source import Source, batch_size_of, length_of, workers_tied
 from paddle_resume.data.thread import ThreadSource
 from paddle_resume.runtime import require_paddle
 from paddle_resume.state.rng import all_streams, set_all_streams
 from paddle_resume.types import Captured
 
-__all__ = ["DataPosition", "TiedLoader", "length_of"]
+__all__ = ["DataPosition", "TiedLoader"]
 
 RestoreStreams = Callable[[bool, bool], None]
 """Sets the training's own streams: (host's, Paddle's), True for those to set."""
@@ -133,14 +133,6 @@ class TiedLoader:
 
     def __iter__(self) -> Iterator[Any]:
         return workers_tied(self._loader)
-
-
-def length_of(loader: Any) -> Optional[int]:
-    """Returns the number of batches of an epoch, None where the loader cannot tell."""
-    try:
-        return len(loader)
-    except Exception:  # hapi passes over whatever a loader raises here, and Paddle's raise much
-        return None
 
 
 def _keys(saved: Mapping[str, Any]) -> List[str]:

@@ -9,7 +9,15 @@ import numpy as np
 
 from paddle_resume.data.workers import WorkerStart
 
-__all__ = ["Source", "Values", "batch_size_of", "patched", "workers_tied"]
+__all__ = [
+    "Source",
+    "Values",
+    "batch_size_of",
+    "is_past_the_end",
+    "length_of",
+    "patched",
+    "workers_tied",
+]
 
 Values = Dict[str, Any]
 
@@ -85,3 +93,17 @@ def batch_size_of(loader: Any) -> Optional[int]:
     """Returns the number of samples in a batch, None where the loader does not tell."""
     size = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
     return size if isinstance(size, int) else None
+
+
+def length_of(loader: Any) -> Optional[int]:
+    """Returns the number of batches of an epoch, None where the loader cannot tell."""
+    try:
+        return len(loader)
+    except Exception:  # hapi passes over whatever a loader raises here, and Paddle's raise much
+        return None
+
+
+def is_past_the_end(start: int, sampler: Any) -> bool:
+    """Whether an epoch has no batch `start`; False where the sampler cannot tell."""
+    length = length_of(sampler)
+    return length is not None and start >= length

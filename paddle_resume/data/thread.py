@@ -9,7 +9,7 @@ import numpy as np
 
 from paddle_resume.codec import decode, encode
 from paddle_resume.data.sampler import RecordedSampler, Restart, ThreadCollate
-from paddle_resume.data.source import Values, patched
+from paddle_resume.data.source import Values, is_past_the_end, patched
 from paddle_resume.runtime import require_paddle
 
 __all__ = ["ThreadSource"]
@@ -71,7 +71,7 @@ class ThreadSource:
         else:
             at = Restart(start, start, saved.get("sampler_start") or None, thread)
             sampler.restart(at, known=True)
-            if start >= len(sampler):
+            if is_past_the_end(start, sampler):
                 return iter(list(sampler)[:0])  # no thread, but the sampler ends as it would
         iterator = self._iterator()
         sampler.record_before(start)
