@@ -12,6 +12,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any, Callable, Deque, Dict, Iterator, List, Mapping, Optional, Tuple
 
+from paddle_resume.data.stream import Stream
 from paddle_resume.state.rng import (
     all_streams,
     host_streams,
@@ -53,14 +54,16 @@ class RecordedSampler:
         sampler: the batch sampler.
         in_thread: whether the loader draws from it in a thread of its own (num_workers=0).
         keep: for how many of the last batches records are kept.
-        dataset: an iterable dataset whose state_dict is recorded with the streams.
+        stream: an iterable dataset whose place is recorded with the random streams.
     """
 
-    def __init__(self, sampler: Any, in_thread: bool, keep: int, dataset: Any = None) -> None:
+    def __init__(
+        self, sampler: Any, in_thread: bool, keep: int, stream: Optional[Stream] = None
+    ) -> None:
         self._sampler = sampler
         self._in_thread = in_thread
         self._keep = keep
-        self._dataset = dataset
+        self._stream = stream
         self._arrived = threading.Condition()
         self.draws_host = False
         self.draws_paddle = False
@@ -124,8 +127,8 @@ class RecordedSampler:
         record: Dict[str, Any] = host_streams()
         if self.draws_paddle or batch == self._at.batch:
             record["paddle"] = paddle_streams()
-        if self._dataset is not None:
-            record["dataset"] = self._dataset.state_dict()
+        if self._stream is not None:
+            record["stream"] = self._stream.place()
         with self._arrived:
             self._records[batch] = record
             while len(self._records) > self._keep:

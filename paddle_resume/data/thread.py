@@ -10,6 +10,7 @@ import numpy as np
 from paddle_resume.codec import decode, encode
 from paddle_resume.data.sampler import RecordedSampler, Restart, ThreadCollate
 from paddle_resume.data.source import Values, is_past_the_end, patched
+from paddle_resume.data.stream import Stream
 from paddle_resume.runtime import require_paddle
 
 __all__ = ["ThreadSource"]
@@ -25,17 +26,17 @@ class ThreadSource:
     def __init__(self, loader: Any) -> None:
         self._loader = loader
         map_style = loader.dataset_kind == 0
-        dataset = loader.dataset
-        stateful = hasattr(dataset, "state_dict") and hasattr(dataset, "set_state_dict")
         self._skips = map_style
-        self._stateful = not map_style and stateful
+        self._stream: Optional[Stream] = None
+        if not map_style and Stream.fits(loader.dataset):
+            self._stream = Stream(loader.dataset)
         # The thread is ahead by what its queues hold.
         keep = 16 + loader.prefetch_factor + getattr(loader, "reader_buffer_size", 2)
         self._sampler = RecordedSampler(
             loader.batch_sampler,
             in_thread=True,
             keep=keep,
-            dataset=dataset if self._stateful else None,
+            stream=self._stream,
         )
 
     @property
@@ -61,13 +62,15 @@ class ThreadSource:
             return self._iterator()
         sampler.draws_host = bool(saved.get("owns_host", False))
         sampler.draws_paddle = bool(saved.get("owns_paddle", False))
-        if not self._skips and not (self._stateful and "dataset" in saved):
+        thread = saved.get("thread")
+        if self._stream is not None and "stream" in saved:
+            more = self._stream.go_to(decode(saved["stream"], tensors))
+            sampler.restart(Restart(batch=start, thread_streams=thread), known=True)
+            if not more:
+                return iter(())
+        elif not self._skips:
             sampler.restart(Restart(), known=True)
             return _skip(self._iterator(), start)
-        thread = saved.get("thread")
-        if self._stateful:
-            self._loader.dataset.set_state_dict(decode(saved["dataset"], tensors))
-            sampler.restart(Restart(batch=start, thread_streams=thread), known=True)
         else:
             at = Restart(start, start, saved.get("sampler_start") or None, thread)
             sampler.restart(at, known=True)
@@ -92,14 +95,14 @@ class ThreadSource:
                 "(num_workers=0): exact only where the model draws nothing from it itself "
                 "(no dropout). Use num_workers > 0, or numpy or random in the dataset"
             )
-        if self.owns_host or self.owns_paddle or self._stateful:
+        if self.owns_host or self.owns_paddle or self._stream is not None:
             try:
                 record = dict(self._sampler.record_before(done))
             except TimeoutError as error:
                 unsaved.append(f"the data position is not exact: {error}")
                 return values
-            if "dataset" in record:
-                values["dataset"] = encode(record.pop("dataset"), tensors, "dataset")
+            if "stream" in record:
+                values["stream"] = encode(record.pop("stream"), tensors, "stream")
             values["thread"] = record
         return values
 
@@ -110,7 +113,8 @@ class ThreadSource:
         loader = self._loader
         collate = loader.collate_fn or require_paddle().io.dataloader.collate.default_collate_fn
         own = ThreadCollate(collate, self._sampler)
-        with patched(loader, batch_sampler=self._sampler, collate_fn=own):
+        dataset = self._stream if self._stream is not None else loader.dataset
+        with patched(loader, dataset=dataset, batch_sampler=self._sampler, collate_fn=own):
             return iter(loader)
 
 

@@ -51,7 +51,7 @@ CASES: List[Mutation] = [
     _of("rate_tensor", "reduce_lr", Kill(("batch_end", 4, 3))),
     _of("rate_number", "reduce_lr", Kill(("batch_end", 4, 3))),
     _of("metrics", "metrics"),
-    _of("gradients", "accumulate"),
+    _of("gradients", "accumulate", Kill(("batch_end", 1, 4))),
     _of("gradients", "trained_loss"),
     _of("listeners", "early_stopping", Kill(("batch_end", 4, 3))),
     _of("listeners", "reduce_lr", Kill(("batch_end", 1, 3))),
@@ -64,7 +64,8 @@ CASES: List[Mutation] = [
     _of("numpy_stream", "draws"),
     _of("paddle_stream", "full"),
     _of("data_streams", "random_sampler", sample=True),
-    _of("data_streams", "workers"),
+    # One of the two workers has loaded no batch that the training has seen.
+    _of("data_streams", "workers", Kill(("batch_end", 1, 1))),
     _of("sampler_memory", "adam"),
     _of("sampler_memory", "counting_sampler"),
     _of("sampler_memory", "own_random_sampler"),
@@ -74,7 +75,13 @@ CASES: List[Mutation] = [
     _of("drawn_indices", "lazy_batches_drawn"),
     _of("worker_streams", "workers", sample=True),
     _of("first_worker", "workers_persistent"),
-    _of("was_reset", "workers_persistent"),
+    # The second epoch starts with the second of three workers.
+    _of(
+        "was_reset",
+        "three_workers_persistent",
+        Kill(("batch_end", 1, 1)),
+        save={"snapshot_step": 1},
+    ),
     _of("dataset_state", "stateful_stream"),
 ]
 
