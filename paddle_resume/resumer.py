@@ -9,6 +9,7 @@ from typing import Callable, ContextManager, Iterator, List, Optional, Sequence,
 
 from paddle_resume.checkpoint import layout, lineage
 from paddle_resume.checkpoint.lineage import Entry, ResumeFrom
+from paddle_resume.checkpoint.manifest import NewerFormat
 from paddle_resume.checkpoint.reader import LEVELS
 from paddle_resume.checkpoint.store import Store
 from paddle_resume.errors import CheckpointError, ConfigError
@@ -100,7 +101,7 @@ def start(
     else:
         for path, why in search.rejected:
             aside = store.set_aside_bad(path, why)
-            log.warning("%s is damaged (%s): kept as %s", path, why, aside.name)
+            log.warning("%s is kept as %s", path.name, aside.name)
     return plan, found[1] if found else None
 
 
@@ -157,8 +158,9 @@ class _Search:
         for path in reversed(self._store.checkpoints()):
             try:
                 entry = (path, self._store.read_manifest(path))
+            except NewerFormat:
+                raise  # not damaged: going round it would lose it
             except CheckpointError as error:
-                _raise_if_newer_format(error)
                 self._reject(path, error)
                 continue
             self.read.append(entry)
@@ -187,7 +189,12 @@ class _Search:
                 )
             return self.load(best)
         if wanted.kind == "path":
-            return self.load(checkpoint_folder(wanted.text))
+            try:
+                folder = checkpoint_folder(wanted.text)
+            except CheckpointError as error:
+                allowed = f"Allowed are {lineage.FORMS}."
+                raise CheckpointError(f"resume_from={wanted.text!r}: {error} {allowed}") from error
+            return self.load(folder)
         return self.load(lineage.select(wanted, entries)[0][0])
 
     def load(self, path: Path) -> Tuple[Entry, TrainingState]:
@@ -229,9 +236,3 @@ class _Search:
         why = str(error)
         log.warning("not used: %s", why)
         self.rejected.append((path, why))
-
-
-def _raise_if_newer_format(error: CheckpointError) -> None:
-    """A checkpoint of a newer paddle_resume is not damaged: going round it would lose it."""
-    if "upgrade" in str(error).lower():
-        raise error

@@ -280,9 +280,9 @@ class Session:
             log.warning("the resume is not exact: %s", reason)
 
     def _say_sizes(self, size: int, state: Optional[TrainingState]) -> None:
-        if state is not None:
-            parts = state.parts.values()
-            size = sum(array.nbytes for part in parts for array in part.tensors.values())
+        if state is not None and self.plan is not None and self.plan.source is not None:
+            files = self.store.read_manifest(self.plan.source).files.values()
+            size = sum(size for size, _ in files)
         free = shutil.disk_usage(self.store.save_dir).free
         retention = self._saving.retention if self._saving is not None else ()
         kept = " and ".join(str(policy) for policy in retention)

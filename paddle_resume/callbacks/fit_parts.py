@@ -31,6 +31,7 @@ _LATER = ("rng", "data")
 # Slots of a parameter's size that an optimizer makes at its first update.
 _SLOTS = {"SGD": 0, "Momentum": 1, "Adagrad": 1, "RMSProp": 3}
 _SLOTS_OF_OTHERS = 2
+_BYTES_BESIDE_TENSORS = 40_000  # state.json of a small model
 
 
 class FitParts:
@@ -93,7 +94,7 @@ class FitParts:
     def expected_bytes(self) -> int:
         """Estimates a checkpoint before the optimizer has made its slots."""
         slots = _SLOTS.get(type(self._hooks.optimizer).__name__, _SLOTS_OF_OTHERS)
-        total = 0
+        total = _BYTES_BESIDE_TENSORS
         for layer in self._layers.values():
             for tensor in layer.state_dict().values():
                 size = int(tensor.size) * tensor.element_size()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Sequence, Tuple
 
 from paddle_resume.callbacks import fit_start, merge
 from paddle_resume.callbacks.base import ResumeCallback
@@ -157,14 +157,18 @@ class FitRun:
             return run(_Watched(self, self._data, self._data.batches()))
         if self._finished:
             self._session.restore(self._state, self._parts.restored_at_once)
-            _set_streams(self._state, True, True)
+            _set_streams(self._state.parts["rng"].values, True, True)
             self._hooks.model.stop_training = True  # out of fit's loop
         elif self._epoch == self._resumed_epoch:
-            state, self._state = self._state, None
-            return self._resume(state, self._data, run)
+            start, batches = self._resume(self._state, self._data)
+            self._state = None  # as large as the model: not for the whole epoch
+            if not self._muted:
+                return run(_Watched(self, self._data, batches), start)
+            for _ in batches:  # that epoch is over; only the data position is caught up with
+                pass
         return self._hooks.logs
 
-    def _resume(self, state: TrainingState, data: DataPosition, run: Callable[..., Any]) -> Any:
+    def _resume(self, state: TrainingState, data: DataPosition) -> Tuple[int, Iterator[Any]]:
         assert self._parts is not None
         override = self._policy is not None and self._policy.lr_policy == "override"
         before = state.parts["fingerprint"].values["settings"]
@@ -174,15 +178,14 @@ class FitRun:
         saved, length = state.parts["data"], length_of(data)
         start = fit_start.batch_to_start_at(state.position, saved.values, length, data.batch_size)
         log.info("resumed at epoch %d, batch %d (step %d)", self._epoch + 1, start, self._step)
-        batches = data.batches(start, saved, lambda host, paddle: _set_streams(state, host, paddle))
-        if self._muted:  # that epoch is over; only the data position is caught up with
-            for _ in batches:
-                pass
-            return self._hooks.logs
+        streams = state.parts["rng"].values
+        batches = data.batches(
+            start, saved, lambda host, paddle: _set_streams(streams, host, paddle)
+        )
         if self._loop.iterations_left == 0:
             next(batches, None)  # moves there, and num_iters lets nothing more through
             batches = iter(())
-        return run(_Watched(self, data, batches), start)
+        return start, batches
 
     # ------------------------------------------------------------------ boundaries
 
@@ -260,8 +263,7 @@ class _Watched:
         self._run.exhausted()
 
 
-def _set_streams(state: TrainingState, host: bool, paddle: bool) -> None:
-    streams = state.parts["rng"].values
+def _set_streams(streams: Mapping[str, Any], host: bool, paddle: bool) -> None:
     if host:
         set_host_streams(streams)
     if paddle:

@@ -14,6 +14,7 @@ from paddle_resume.types import Manifest, Origin, ResumePlan
 
 __all__ = [
     "Choice",
+    "FORMS",
     "Entry",
     "ResumeFrom",
     "choose",
@@ -30,7 +31,7 @@ Entry = Tuple[Path, Manifest]
 
 _WORDS = ("auto", "never", "best", "finite")
 _NUMBERED = ("epoch", "step")
-_FORMS = '"auto", "never", "best", "finite", "epoch:50", "step:500" or the path of a checkpoint'
+FORMS = '"auto", "never", "best", "finite", "epoch:50", "step:500" or the path of a checkpoint'
 
 
 @dataclass(frozen=True)
@@ -80,14 +81,14 @@ def parse_resume_from(text: Union[str, "os.PathLike[str]"]) -> ResumeFrom:
     if isinstance(text, os.PathLike):
         return ResumeFrom("path", os.fspath(text))
     if not isinstance(text, str) or not text.strip():
-        raise ConfigError(f"resume_from={text!r}: {_FORMS} expected")
+        raise ConfigError(f"resume_from={text!r}: {FORMS} expected")
     if text in _WORDS:
         return ResumeFrom(text, text)
     kind, colon, number = text.partition(":")
     if not colon or kind not in _NUMBERED:
         return ResumeFrom("path", text)
     if not (number.isascii() and number.isdigit() and len(number) <= 18):
-        raise ConfigError(f"resume_from={text!r}: {number!r} is not a number; {_FORMS} expected")
+        raise ConfigError(f"resume_from={text!r}: {number!r} is not a number; {FORMS} expected")
     return ResumeFrom(kind, text, int(number))
 
 

@@ -20,6 +20,10 @@ MANIFEST_FILE = "manifest.json"
 _CHECKSUM = "checksum"
 
 
+class NewerFormat(CheckpointError):
+    """A checkpoint that is not damaged, but of a format from after this paddle_resume."""
+
+
 def dumps(manifest: Manifest) -> bytes:
     """Writes a manifest as JSON with a checksum over it.
 
@@ -98,7 +102,7 @@ def read(folder: Path) -> Manifest:
     try:
         manifest = loads(data)
     except CheckpointError as error:
-        raise CheckpointError(f"{path}: {error}") from error
+        raise type(error)(f"{path}: {error}") from error
     step = parse_folder_name(folder.name)
     if step is not None and step != manifest.position.step:
         raise CheckpointError(
@@ -190,7 +194,7 @@ def _check_format(found: Any) -> None:
     if type(found) is not int or found < 1:
         _refuse(f"its format is {found!r}; {FORMAT} expected")
     if found > FORMAT:
-        raise CheckpointError(
+        raise NewerFormat(
             f"it was written by a newer paddle_resume (format {found}, this one reads up to "
             f"{FORMAT}): upgrade paddle_resume to use this checkpoint"
         )

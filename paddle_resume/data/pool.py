@@ -158,8 +158,6 @@ class PoolSource:
         return iterator
 
     def _unpack(self, iterator: Any, number: int) -> Iterator[Any]:
-        if self._persistent and self._was_reset is False:
-            self._first_worker = 0
         for item in iterator:
             batch, mark = split_batch(item)
             worker = worker_of(mark)

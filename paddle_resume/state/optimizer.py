@@ -68,6 +68,7 @@ class OptimizerSlots:
     ) -> None:
         self._optimizer = optimizer
         self._structured = {parameter.name: name for name, parameter in parameters.items()}
+        self._known = {id(parameter) for parameter in parameters.values()}
         self._file = file
         self._partial = partial
         self._refuse_the_unknown()
@@ -217,7 +218,7 @@ class OptimizerSlots:
                 "the optimizer LBFGS keeps its history outside Paddle's slots, and paddle_resume "
                 "cannot restore it. Use another optimizer."
             )
-        unknown = [p.name for p in self._trained() if p.name not in self._structured]
+        unknown = [p.name for p in self._trained() if id(p) not in self._known]
         if unknown:
             raise ConfigError(
                 f"the optimizer trains {len(unknown)} parameter(s) that are neither in the "

@@ -16,7 +16,7 @@ import time
 import uuid
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 from .configs import Config, Kill
 
@@ -213,7 +213,8 @@ class OutsideKill(threading.Thread):
             if self.known.wait(TIMEOUT) and not self.ended.wait(self.count):
                 self.shoot()
             return
-        prefix, names = {"save": ".tmp-", "commit": "step_"}[self.kind], set()
+        prefix = {"save": ".tmp-", "commit": "step_"}[self.kind]
+        names: Set[str] = set()
         until = time.monotonic() + TIMEOUT
         while not self.ended.is_set() and time.monotonic() < until:
             names.update(n for n in self.watch.appeared(0.1) if n.startswith(prefix))

@@ -141,7 +141,7 @@ class LazyBatches(BatchSampler):
 
     def __iter__(self) -> Iterator[List[int]]:
         for _ in range(len(self)):
-            yield np.random.randint(0, self.count, self.batch_size).tolist()
+            yield [int(i) for i in np.random.randint(0, self.count, self.batch_size)]
 
 
 def train_data(config: Mapping[str, Any]) -> Any:
@@ -273,6 +273,8 @@ class Words(nn.Layer):
 
 class Running(nn.Layer):
     """A buffer that no state_dict holds, replaced by a new tensor in each forward."""
+
+    mean: Any
 
     def __init__(self) -> None:
         super().__init__()

@@ -462,3 +462,20 @@ def test_events_are_json_lines(tmp_path: Path) -> None:
     lines = (tmp_path / "events.jsonl").read_text().splitlines()
     names = [json.loads(line)["event"] for line in lines]
     assert names == ["start", "save", "save", "finished"]
+
+
+def test_a_checkpoint_of_a_newer_paddle_resume(tmp_path: Path) -> None:
+    import xxhash
+
+    trained(tmp_path)
+    path = tmp_path / f"step_{2 * STEPS:08d}" / "manifest.json"
+    content = json.loads(path.read_text())
+    content["format"] = 99
+    del content["checksum"]
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    content["checksum"] = xxhash.xxh3_128_hexdigest(text.encode())
+    path.write_text(json.dumps(content))
+    before = listing(tmp_path)
+    callbacks = pr.resume_callbacks(tmp_path)
+    refused(pr.CheckpointError, "upgrade paddle_resume", callbacks=callbacks, epochs=4)
+    assert listing(tmp_path) == before
