@@ -170,7 +170,7 @@ def read_events(path: Path) -> List[Event]:
 class FolderWatch:
     """Tells of folders that appear in a folder, the moment that they do (inotify)."""
 
-    CREATED, MOVED_IN = 0x100, 0x80
+    CREATED, MOVED_IN, FOLDER = 0x100, 0x80, 0x40000000
 
     def __init__(self, folder: Path) -> None:
         libc = ctypes.CDLL(None, use_errno=True)
@@ -186,8 +186,9 @@ class FolderWatch:
             return
         data, at = os.read(self.descriptor, 1 << 16), 0
         while at < len(data):
-            length = struct.unpack_from("iIII", data, at)[3]
-            yield data[at + 16 : at + 16 + length].rstrip(b"\0").decode()
+            _, what, _, length = struct.unpack_from("iIII", data, at)
+            if what & self.FOLDER:
+                yield data[at + 16 : at + 16 + length].rstrip(b"\0").decode()
             at += 16 + length
 
     def close(self) -> None:

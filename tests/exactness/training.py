@@ -141,7 +141,7 @@ class LazyBatches(BatchSampler):
 
     def __iter__(self) -> Iterator[List[int]]:
         for _ in range(len(self)):
-            yield [int(i) for i in np.random.randint(0, self.count, self.batch_size)]
+            yield np.random.randint(0, self.count, (self.batch_size,)).tolist()
 
 
 def train_data(config: Mapping[str, Any]) -> Any:
