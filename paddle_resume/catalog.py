@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Union
 
+import numpy as np
+
 from paddle_resume.checkpoint import reader
 from paddle_resume.checkpoint.store import EVENTS_FILE, Store
 from paddle_resume.codec import decode
@@ -14,6 +16,7 @@ from paddle_resume.errors import CheckpointError
 from paddle_resume.observe import events
 from paddle_resume.observe.log import log
 from paddle_resume.resumer import checkpoint_folder
+from paddle_resume.types import Captured
 
 __all__ = ["Checkpoint", "checkpoints", "load"]
 
@@ -100,14 +103,10 @@ def load(checkpoint: Union[str, "os.PathLike[str]", Checkpoint]) -> Dict[str, An
     path = checkpoint.path if isinstance(checkpoint, Checkpoint) else checkpoint
     manifest, state = reader.load(checkpoint_folder(path))
     parts = state.parts
-    extra = parts.get("extra")
-    objects = extra.values["objects"] if extra is not None else {}
     return {
         "model": dict(parts["model"].tensors) if "model" in parts else {},
         "optimizer": dict(parts["optimizer"].tensors) if "optimizer" in parts else {},
-        "extra": {name: decode(value, extra.tensors) for name, value in objects.items()}
-        if extra is not None
-        else {},
+        "extra": _extra(parts["extra"]) if "extra" in parts else {},
         "state": {
             "position": dataclasses.asdict(manifest.position),
             "inexact": list(state.inexact),
@@ -116,16 +115,28 @@ def load(checkpoint: Union[str, "os.PathLike[str]", Checkpoint]) -> Dict[str, An
     }
 
 
+def _extra(part: Captured) -> Dict[str, Any]:
+    try:
+        objects = part.values["objects"]
+        return {name: decode(value, part.tensors, np.array) for name, value in objects.items()}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(
+            f"its part extra cannot be read: {type(error).__name__}: {error}"
+        ) from error
+
+
 def _metrics(path: Path) -> Dict[int, Dict[str, Any]]:
-    """Joins what events.jsonl knows: step to metrics."""
+    """Joins what events.jsonl knows: step to metrics, of the line that stands."""
     found: Dict[int, Dict[str, Any]] = {}
     for event in events.read(path):
         step, metrics = event.get("step"), event.get("metrics")
-        if not isinstance(step, int) or not isinstance(metrics, dict):
+        if not isinstance(step, int):
             continue
-        if event["event"] == "save":
+        if event["event"] == "start":  # what came after its step was left behind, or comes again
+            found = {known: value for known, value in found.items() if known <= step}
+        elif event["event"] == "save" and isinstance(metrics, dict):
             found.setdefault(step, {}).update(metrics)
-        elif event["event"] == "eval":
+        elif event["event"] == "eval" and isinstance(metrics, dict):
             renamed = {f"eval_{name}": value for name, value in metrics.items()}
             found.setdefault(step, {}).update(renamed)
     return found

@@ -11,7 +11,7 @@ import base64
 import collections
 import math
 import random
-from typing import Any, Callable, Dict, Mapping, MutableMapping
+from typing import Any, Callable, Dict, Mapping, MutableMapping, Optional
 
 import numpy as np
 
@@ -132,12 +132,17 @@ def _encode_dict(value: Mapping[Any, Any], inner: Callable[[Any, object], Any]) 
     return {"$": "OrderedDict" if ordered else "dict", "v": pairs}
 
 
-def decode(value: Any, tensors: Mapping[str, np.ndarray]) -> Any:
+def decode(
+    value: Any,
+    tensors: Mapping[str, np.ndarray],
+    make_tensor: Optional[Callable[[np.ndarray], Any]] = None,
+) -> Any:
     """Turns what `encode` returned back into the value.
 
     Args:
         value: JSON.
         tensors: the arrays that `encode` put aside.
+        make_tensor: makes what a Paddle tensor becomes; None for a Paddle tensor.
 
     Returns:
         An equal value of the same types; arrays and tensors are new objects.
@@ -146,72 +151,92 @@ def decode(value: Any, tensors: Mapping[str, np.ndarray]) -> Any:
         KeyError: an array is missing.
         ValueError: an object of an unknown kind.
     """
-    if isinstance(value, list):
-        return [decode(item, tensors) for item in value]
-    if not isinstance(value, dict):
-        return value
-    kind = value.get("$")
-    if kind is None:
-        return {key: decode(item, tensors) for key, item in value.items()}
-    if kind not in _DECODERS:
-        raise ValueError(f"a value of the unknown kind {kind!r}")
-    return _DECODERS[kind](value, tensors)
+    return _Decoder(tensors, make_tensor or _paddle_tensor).decode(value)
 
 
-def _decode_scalar(value: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> np.generic:
-    return np.frombuffer(base64.b64decode(value["v"]), np.dtype(value["dtype"]))[0]
-
-
-def _decode_tensor(value: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> Any:
+def _paddle_tensor(array: np.ndarray) -> Any:
     import paddle
 
-    return paddle.to_tensor(tensors[value["key"]], stop_gradient=value["stop_gradient"])
+    return paddle.to_tensor(array)
 
 
-def _decode_random_state(value: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> Any:
-    generator = np.random.RandomState()
-    generator.set_state(decode(value["v"], tensors))
-    return generator
+class _Decoder:
+    def __init__(
+        self, tensors: Mapping[str, np.ndarray], make_tensor: Callable[[np.ndarray], Any]
+    ) -> None:
+        self._tensors = tensors
+        self._make_tensor = make_tensor
+
+    def decode(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self.decode(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        kind = value.get("$")
+        if kind is None:
+            return {key: self.decode(item) for key, item in value.items()}
+        build = _SEQUENCES.get(kind)
+        if build is not None:
+            return build([self.decode(item) for item in value["v"]])
+        special = getattr(self, f"_{kind}", None) if kind in _SPECIAL else None
+        if special is None:
+            raise ValueError(f"a value of the unknown kind {kind!r}")
+        return special(value)
+
+    def _float(self, value: Mapping[str, Any]) -> float:
+        return float(value["v"])
+
+    def _bytes(self, value: Mapping[str, Any]) -> bytes:
+        return base64.b64decode(value["v"])
+
+    def _deque(self, value: Mapping[str, Any]) -> Any:
+        return collections.deque((self.decode(item) for item in value["v"]), value["maxlen"])
+
+    def _scalar(self, value: Mapping[str, Any]) -> np.generic:
+        scalar: np.generic = np.frombuffer(base64.b64decode(value["v"]), np.dtype(value["dtype"]))[
+            0
+        ]
+        return scalar
+
+    def _array(self, value: Mapping[str, Any]) -> np.ndarray:
+        return np.array(self._tensors[value["key"]])
+
+    def _tensor(self, value: Mapping[str, Any]) -> Any:
+        tensor = self._make_tensor(self._tensors[value["key"]])
+        if is_tensor(tensor):
+            tensor.stop_gradient = value["stop_gradient"]
+        return tensor
+
+    def _RandomState(self, value: Mapping[str, Any]) -> np.random.RandomState:
+        generator = np.random.RandomState()
+        generator.set_state(self.decode(value["v"]))
+        return generator
+
+    def _Generator(self, value: Mapping[str, Any]) -> np.random.Generator:
+        state = self.decode(value["v"])
+        if state["bit_generator"] not in _BIT_GENERATORS:
+            raise ValueError(f"an unknown bit generator {state['bit_generator']!r}")
+        bit_generator = getattr(np.random, state["bit_generator"])()
+        bit_generator.state = state
+        return np.random.Generator(bit_generator)
+
+    def _Random(self, value: Mapping[str, Any]) -> random.Random:
+        generator = random.Random()
+        generator.setstate(self.decode(value["v"]))
+        return generator
 
 
-def _decode_generator(value: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> Any:
-    state = decode(value["v"], tensors)
-    known = {"MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64"}
-    if state["bit_generator"] not in known:
-        raise ValueError(f"an unknown bit generator {state['bit_generator']!r}")
-    bit_generator = getattr(np.random, state["bit_generator"])()
-    bit_generator.state = state
-    return np.random.Generator(bit_generator)
-
-
-def _decode_random(value: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> random.Random:
-    generator = random.Random()
-    generator.setstate(decode(value["v"], tensors))
-    return generator
-
-
-def _sequence(build: Callable[[list], Any]) -> Callable[..., Any]:
-    return lambda value, tensors: build([decode(item, tensors) for item in value["v"]])
-
-
-_DECODERS: Dict[str, Callable[[Mapping[str, Any], Mapping[str, np.ndarray]], Any]] = {
-    "float": lambda value, tensors: float(value["v"]),
-    "complex": _sequence(lambda parts: complex(*parts)),
-    "bytes": lambda value, tensors: base64.b64decode(value["v"]),
-    "tuple": _sequence(tuple),
-    "set": _sequence(set),
-    "frozenset": _sequence(frozenset),
-    "deque": lambda value, tensors: collections.deque(
-        (decode(item, tensors) for item in value["v"]), value["maxlen"]
-    ),
-    "dict": _sequence(dict),
-    "OrderedDict": _sequence(collections.OrderedDict),
-    "array": lambda value, tensors: np.array(tensors[value["key"]]),
-    "scalar": _decode_scalar,
-    "tensor": _decode_tensor,
-    "RandomState": _decode_random_state,
-    "Generator": _decode_generator,
-    "Random": _decode_random,
+_BIT_GENERATORS = frozenset({"MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64"})
+_SPECIAL = frozenset(
+    {"float", "bytes", "deque", "scalar", "array", "tensor", "RandomState", "Generator", "Random"}
+)
+_SEQUENCES: Dict[str, Callable[[list], Any]] = {
+    "complex": lambda parts: complex(*parts),
+    "tuple": tuple,
+    "set": set,
+    "frozenset": frozenset,
+    "dict": dict,
+    "OrderedDict": collections.OrderedDict,
 }
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Callable, ContextManager, Iterator, List, Optional, Sequence, Tuple
 
 from paddle_resume.checkpoint import layout, lineage
+from paddle_resume.checkpoint.faults import NotDamaged
 from paddle_resume.checkpoint.lineage import Entry, ResumeFrom
-from paddle_resume.checkpoint.manifest import NewerFormat
 from paddle_resume.checkpoint.reader import LEVELS
 from paddle_resume.checkpoint.store import Store
 from paddle_resume.errors import CheckpointError, ConfigError
 from paddle_resume.observe.log import log
 from paddle_resume.state.finite import Health
-from paddle_resume.types import ResumePlan, TrainingState
+from paddle_resume.types import ResumePlan, TrainingState, values_of
 
 __all__ = ["Loaded", "ResumePolicy", "checkpoint_folder", "start"]
 
@@ -158,8 +158,8 @@ class _Search:
         for path in reversed(self._store.checkpoints()):
             try:
                 entry = (path, self._store.read_manifest(path))
-            except NewerFormat:
-                raise  # not damaged: going round it would lose it
+            except NotDamaged:
+                raise  # going round it would lose it
             except CheckpointError as error:
                 self._reject(path, error)
                 continue
@@ -173,6 +173,8 @@ class _Search:
         for path, _ in entries:
             try:
                 return self.load(path)
+            except NotDamaged:
+                raise
             except CheckpointError as error:
                 self._reject(path, error)
         return None
@@ -225,7 +227,7 @@ class _Search:
     def _newest_finite(self, entries: Sequence[Entry]) -> Tuple[Entry, TrainingState]:
         for path, _ in entries:
             found = self.load(path)
-            if not Health.read(found[1].parts):
+            if not Health.read(values_of(found[1])):
                 return found
         raise CheckpointError(
             f'resume_from="finite": no checkpoint in {self._store.save_dir} is free of NaN and '

@@ -6,7 +6,7 @@ import dataclasses
 import threading
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Dict, Optional, Sequence, Tuple
 
 from paddle_resume.checkpoint import layout
 from paddle_resume.checkpoint.store import Store
@@ -17,7 +17,7 @@ from paddle_resume.retention import Kept, RetentionPolicy, select_for_deletion
 from paddle_resume.runtime import versions
 from paddle_resume.state.finite import Health
 from paddle_resume.triggers import Trigger
-from paddle_resume.types import Origin, Position, ResumePlan, SaveResult, Snapshot
+from paddle_resume.types import Origin, Position, ResumePlan, SaveResult, Snapshot, values_of
 
 __all__ = ["SavePolicy", "Saver"]
 
@@ -58,12 +58,11 @@ class Saver:
         self._events = events
         self._thread: Optional[threading.Thread] = None
         self._finite: Dict[Path, bool] = {}
-        self.results: List[SaveResult] = []
         self.failures = 0
-        self.last_commit = time.monotonic()
-        self.last_step: Optional[int] = plan.parent[1] if plan.parent else None
-        if plan.action == "fresh":
-            self.last_step = None
+        self.last_attempt = time.monotonic()
+        self.last_step: Optional[int] = None
+        if plan.source is not None and plan.source.parent == store.save_dir.resolve():
+            self.last_step = layout.parse_folder_name(plan.source.name)
 
     def save(self, snapshot: Snapshot) -> None:
         """Starts to write a snapshot, after the one before it is done.
@@ -74,6 +73,7 @@ class Saver:
             snapshot: host copies that nobody changes any more.
         """
         self.wait()
+        self.last_attempt = time.monotonic()
         if not self._policy.in_background:
             self._write(snapshot)
             return
@@ -84,14 +84,46 @@ class Saver:
         self._thread.start()
 
     def wait(self) -> None:
-        """Waits until no save is in flight."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.join()
+        """Waits until no save is in flight; an interrupt is passed on when it is not."""
+        interrupt: Optional[BaseException] = None
+        while self._thread is not None:
+            try:
+                self._thread.join()
+                self._thread = None
+            except KeyboardInterrupt as error:
+                interrupt = error  # giving up the lock now would let another run clean up under it
+        if interrupt is not None:
+            raise interrupt
 
     def note(self, position: Position, reasons: Sequence[str]) -> None:
         """Adds reasons to a step that is saved already."""
         self._events.append("reason", step=position.step, reasons=list(reasons))
+
+    def failed(self, position: Position, reasons: Sequence[str], error: Exception) -> None:
+        """Notes a save that could not be made; the training goes on.
+
+        Args:
+            position: the boundary.
+            reasons: why it was to be saved.
+            error: what happened.
+        """
+        self.failures += 1
+        self.last_attempt = time.monotonic()
+        what = f"{type(error).__name__}: {error}"
+        log.warning(
+            "step %d could not be saved: %s. Older checkpoints are untouched; training goes on "
+            "and the next trigger tries again (%d failed so far).",
+            position.step,
+            what,
+            self.failures,
+        )
+        self._events.append(
+            "failure",
+            step=position.step,
+            reasons=list(reasons),
+            error=what,
+            failures=self.failures,
+        )
 
     def _write(self, snapshot: Snapshot) -> None:
         position = snapshot.state.position
@@ -101,59 +133,42 @@ class Saver:
                 snapshot, self._run_id, self._parent, self._origin, 1, versions()
             )
         except Exception as error:  # whatever it is, the training must go on
-            self._failed(snapshot, error)
+            self.failed(position, snapshot.reasons, error)
             return
         durable_s = time.time() - snapshot.taken_at
         self._parent = (self._run_id, position.step)
-        self.last_step, self.last_commit = position.step, time.monotonic()
-        self.results.append(SaveResult(path, position, size, snapshot.blocked_s, durable_s))
+        self.last_step = position.step
+        self._announce(SaveResult(path, position, size, snapshot.blocked_s, durable_s), snapshot)
+        self._warn_if_not_finite(path, snapshot)
+        self._after_commit(path)
+
+    def _announce(self, result: SaveResult, snapshot: Snapshot) -> None:
+        position = result.position
         log.info(
             "saved step %d (epoch %d, %s): %s in %s, of which the training waited %s: %s",
             position.step,
             position.epoch + (position.batch > 0),
             "+".join(snapshot.reasons),
-            human_size(size),
-            human_duration(durable_s),
-            human_duration(snapshot.blocked_s),
-            path,
+            human_size(result.size_bytes),
+            human_duration(result.durable_s),
+            human_duration(result.blocked_s),
+            result.path,
         )
         self._events.append(
             "save",
             step=position.step,
             epoch=position.epoch,
             reasons=list(snapshot.reasons),
-            path=path.name,
+            path=result.path.name,
             run_id=self._run_id,
-            size_bytes=size,
-            blocked_s=round(snapshot.blocked_s, 6),
-            durable_s=round(durable_s, 6),
+            size_bytes=result.size_bytes,
+            blocked_s=round(result.blocked_s, 6),
+            durable_s=round(result.durable_s, 6),
             metrics=snapshot.metrics,
-        )
-        self._warn_if_not_finite(path, snapshot)
-        self._after_commit(path)
-
-    def _failed(self, snapshot: Snapshot, error: Exception) -> None:
-        self.failures += 1
-        position = snapshot.state.position
-        self.results.append(SaveResult(None, position, 0, snapshot.blocked_s, 0.0, error))
-        log.warning(
-            "step %d could not be saved: %s: %s. Older checkpoints are untouched; training goes "
-            "on and the next trigger tries again (%d failed so far).",
-            position.step,
-            type(error).__name__,
-            error,
-            self.failures,
-        )
-        self._events.append(
-            "failure",
-            step=position.step,
-            reasons=list(snapshot.reasons),
-            error=f"{type(error).__name__}: {error}",
-            failures=self.failures,
         )
 
     def _warn_if_not_finite(self, path: Path, snapshot: Snapshot) -> None:
-        broken = Health.read(snapshot.state.parts)
+        broken = Health.read(values_of(snapshot.state))
         self._finite[path] = not broken
         if broken:
             log.warning(
@@ -206,10 +221,9 @@ class Saver:
     def _is_finite(self, path: Path) -> bool:
         """Looks into a checkpoint from before this process started."""
         try:
-            state: Any = self._store.load(path, "none")[1]
+            return not Health.read(self._store.read_values(path))
         except CheckpointError:
             return False
-        return not Health.read(state.parts)
 
 
 def _with_health(snapshot: Snapshot) -> Snapshot:

@@ -9,12 +9,23 @@ import shutil
 import socket
 import time
 from pathlib import Path
-from typing import Any, Callable, ContextManager, Dict, List, Mapping, Optional, Sequence
+from typing import (
+    Any,
+    Callable,
+    Collection,
+    ContextManager,
+    Dict,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+)
 
 from paddle_resume.checkpoint.lineage import parse_resume_from
+from paddle_resume.checkpoint.lock import Holder
 from paddle_resume.checkpoint.store import EVENTS_FILE, FINISHED_JSON, Store
-from paddle_resume.errors import MismatchError
-from paddle_resume.observe.events import EventLog
+from paddle_resume.errors import CheckpointError, MismatchError
+from paddle_resume.observe.events import EventLog, plain
 from paddle_resume.observe.log import console, human_size, log
 from paddle_resume.observe.progress import progress_after
 from paddle_resume.resumer import ResumePolicy, start
@@ -22,11 +33,13 @@ from paddle_resume.saver import SavePolicy, Saver
 from paddle_resume.state.finite import Health
 from paddle_resume.triggers import Moment
 from paddle_resume.types import (
+    Captures,
     Component,
     Position,
     ResumePlan,
     Snapshot,
     TrainingState,
+    values_of,
 )
 
 __all__ = ["Session"]
@@ -56,11 +69,12 @@ class Session:
         self._saver: Optional[Saver] = None
         self._exit = contextlib.ExitStack()
 
-    def open(self, expected_bytes: int) -> Optional[TrainingState]:
+    def open(self, expected_bytes: int, holder: Holder) -> Optional[TrainingState]:
         """Takes the folder, decides what the run starts from, and loads it.
 
         Args:
             expected_bytes: about how large a checkpoint will be, as long as none is there to tell.
+            holder: the run that the folder is taken for.
 
         Returns:
             The state to restore; None for a fresh start.
@@ -68,12 +82,27 @@ class Session:
         Raises:
             ResumeError: the folder cannot be used, is taken, or holds nothing good.
         """
-        self._exit.enter_context(console())
         self.store.prepare()
-        self.store.lock()
+        self.store.lock(holder)
         self._exit.callback(self.store.unlock)
+        self._exit.enter_context(console())  # after a dead run's, which lock() may have closed
         self.store.clean_leftovers()
-        plan, state = start(self.store, self._start_policy(), _reading)
+        self.plan, state = start(self.store, self._start_policy(), _reading)
+        self._say_start(self.plan, state)
+        self._say_sizes(expected_bytes)
+        return state
+
+    def begin(self, step: int) -> None:
+        """Lets the run begin, once all of its state is restored: from here on it may write.
+
+        Args:
+            step: where it begins.
+
+        Raises:
+            OSError: what is in its way could not be moved.
+        """
+        plan = self.plan
+        assert plan is not None
         behind = self.store.leave_behind(plan.leave_behind, plan.run_id)
         if behind is not None:
             log.warning(
@@ -82,22 +111,18 @@ class Session:
                 len(plan.leave_behind),
                 behind,
             )
-        self.plan = plan
-        self._note_start(plan, state)
+        self._note_start(plan, step)
         if self._saving is not None:
             self._saver = Saver(self.store, plan, self._saving, self.events)
             self._exit.callback(self._saver.wait)
-            self._say_sizes(expected_bytes, state)
-        return state
 
     @property
     def saves(self) -> bool:
         """Whether this run saves at all."""
         return self._saver is not None
 
-    @property
-    def saved_step(self) -> Optional[int]:
-        """The newest step that is safely on disk."""
+    def wait_for_saved_step(self) -> Optional[int]:
+        """Waits for the save in flight, and returns the newest step of this run on disk."""
         if self._saver is None:
             return None
         self._saver.wait()
@@ -115,14 +140,14 @@ class Session:
         """
         if self._saver is None or self._saving is None:
             return []
-        moment = Moment(position, epoch_ends, time.monotonic(), self._saver.last_commit)
+        moment = Moment(position, epoch_ends, time.monotonic(), self._saver.last_attempt)
         reasons = (trigger.due(moment) for trigger in self._saving.triggers)
         return list(dict.fromkeys(reason for reason in reasons if reason is not None))
 
     def save(
         self,
         position: Position,
-        components: Sequence[Component],
+        components: Sequence[Captures],
         reasons: Sequence[str],
         metrics: Mapping[str, Any],
     ) -> None:
@@ -141,38 +166,65 @@ class Session:
         if self._saver.last_step == position.step:
             self._saver.note(position, reasons)
             return
-        state = capture(position, components)
+        try:
+            state = capture(position, components)
+        except Exception as error:  # a part that cannot be copied must not end the training
+            self._saver.failed(position, reasons, error)
+            return
         blocked_s = time.perf_counter() - started
         snapshot = Snapshot(state, tuple(reasons), taken_at, blocked_s, _metrics(metrics))
         self._saver.save(snapshot)
 
-    def restore(self, state: TrainingState, components: Sequence[Component]) -> None:
+    def restore(
+        self, state: TrainingState, components: Sequence[Component], known: Collection[str]
+    ) -> None:
         """Puts a state back, part by part.
 
         Args:
             state: what `open` returned.
             components: in the order to restore them.
+            known: names of the parts that others restore.
 
         Raises:
             MismatchError: the checkpoint does not fit this run.
+            CheckpointError: a part holds something else than was ever written.
         """
-        partial = self._resume is not None and self._resume.partial
+        names = {component.name for component in components}
+        self._refuse_problems(
+            [
+                f"the checkpoint has a part {name!r}, which this run has not"
+                for name in state.parts
+                if name not in names and name not in known
+            ]
+        )
         for component in components:
             captured = state.parts.get(component.name)
             if captured is None:
                 problems = [f"the checkpoint has no part {component.name!r}"]
             else:
-                problems = component.restore(captured)
-            if not problems:
-                continue
-            text = _listed(problems)
-            if not partial:
-                raise MismatchError(
-                    f"{self.plan.source if self.plan else 'the checkpoint'} does not fit this "
-                    f"run:\n{text}\nBuild the same model and optimizer as the run that wrote it, "
-                    "give another save_dir for a new run, or set partial=True to load what fits."
-                )
-            log.warning("partial=True: not restored:\n%s", text)
+                try:
+                    problems = component.restore(captured)
+                except (KeyError, TypeError, ValueError, AttributeError) as error:
+                    what = f"{type(error).__name__}: {error}"
+                    raise CheckpointError(
+                        f"{self._source()}: its part {component.name!r} cannot be restored: {what}"
+                    ) from error
+            self._refuse_problems(problems)
+
+    def _refuse_problems(self, problems: Sequence[str]) -> None:
+        if not problems:
+            return
+        text = _listed(problems)
+        if self._resume is None or not self._resume.partial:
+            raise MismatchError(
+                f"{self._source()} does not fit this run:\n{text}\nBuild the same model and "
+                "optimizer as the run that wrote it, give another save_dir for a new run, or set "
+                "partial=True to load what fits."
+            )
+        log.warning("partial=True: not restored:\n%s", text)
+
+    def _source(self) -> str:
+        return str(self.plan.source) if self.plan is not None else "the checkpoint"
 
     def finish(self, step: int, why: str, **facts: Any) -> None:
         """Marks the run as finished, once its last save is on disk.
@@ -184,7 +236,7 @@ class Session:
         """
         if self._saver is None or self.plan is None:
             return
-        if self.saved_step != step:
+        if self.wait_for_saved_step() != step:
             log.warning(
                 "the run ended at step %d, which could not be saved: the next start goes on from "
                 "the newest checkpoint",
@@ -250,8 +302,7 @@ class Session:
             )
         return ResumePolicy(parse_resume_from("never"), goes_on=False)
 
-    def _note_start(self, plan: ResumePlan, state: Optional[TrainingState]) -> None:
-        step = state.position.step if state is not None else 0
+    def _note_start(self, plan: ResumePlan, step: int) -> None:
         self.events.append(
             "start",
             action=plan.action,
@@ -263,11 +314,14 @@ class Session:
         )
         for path, why in plan.rejected:
             self.events.append("fallback", rejected=path.name, why=why)
+        if plan.source is not None:
+            self.events.append("resume", step=step, path=str(plan.source), run_id=plan.run_id)
+
+    def _say_start(self, plan: ResumePlan, state: Optional[TrainingState]) -> None:
         if state is None:
             log.info("a fresh start in %s (run %s)", self.store.save_dir, plan.run_id)
             return
-        self.events.append("resume", step=step, path=str(plan.source), run_id=plan.run_id)
-        broken = Health.read(state.parts)
+        broken = Health.read(values_of(state))
         if broken:
             log.warning(
                 "%s holds NaN or infinity in %d weight(s), the first is %s. "
@@ -279,13 +333,14 @@ class Session:
         for reason in state.inexact:
             log.warning("the resume is not exact: %s", reason)
 
-    def _say_sizes(self, size: int, state: Optional[TrainingState]) -> None:
-        if state is not None and self.plan is not None and self.plan.source is not None:
+    def _say_sizes(self, size: int) -> None:
+        if self._saving is None:
+            return
+        if self.plan is not None and self.plan.source is not None:
             files = self.store.read_manifest(self.plan.source).files.values()
             size = sum(size for size, _ in files)
         free = shutil.disk_usage(self.store.save_dir).free
-        retention = self._saving.retention if self._saving is not None else ()
-        kept = " and ".join(str(policy) for policy in retention)
+        kept = " and ".join(str(policy) for policy in self._saving.retention)
         log.info(
             "a checkpoint takes about %s; kept: %s; %s free in %s",
             human_size(size),
@@ -295,7 +350,7 @@ class Session:
         )
 
 
-def capture(position: Position, components: Sequence[Component]) -> TrainingState:
+def capture(position: Position, components: Sequence[Captures]) -> TrainingState:
     """Copies the state of every component.
 
     Args:
@@ -311,7 +366,8 @@ def capture(position: Position, components: Sequence[Component]) -> TrainingStat
 
 
 def _metrics(logs: Mapping[str, Any]) -> Dict[str, Any]:
-    return {name: value for name, value in logs.items() if name not in _NOT_METRICS}
+    """Plain values: the writer looks at them when the training has gone on."""
+    return {name: plain(value) for name, value in logs.items() if name not in _NOT_METRICS}
 
 
 def _reading(path: Path) -> ContextManager[Callable[[int, int], None]]:

@@ -19,13 +19,13 @@ class Moment:
         position: the boundary; at an epoch's end its epoch counts that epoch.
         epoch_ends: whether the batch was its epoch's last.
         monotonic: `time.monotonic()`.
-        last_commit: the same clock at the last commit, or at the start of the run.
+        last_save: the same clock at the start of the last save, of whatever reason, or of the run.
     """
 
     position: Position
     epoch_ends: bool
     monotonic: float
-    last_commit: float
+    last_save: float
 
 
 class Trigger(Protocol):
@@ -91,7 +91,7 @@ class EverySteps:
 
 @dataclass(frozen=True)
 class EveryMinutes:
-    """Due when the last commit, whatever its reason, is that long ago.
+    """Due when the last save, whatever its reason, is that long ago.
 
     Attributes:
         minutes: how long.
@@ -110,7 +110,7 @@ class EveryMinutes:
 
     def due(self, now: Moment) -> Optional[str]:
         """See `Trigger`."""
-        return "time" if now.monotonic - now.last_commit >= 60 * self.minutes else None
+        return "time" if now.monotonic - now.last_save >= 60 * self.minutes else None
 
 
 def _check_count(name: str, value: int) -> None:

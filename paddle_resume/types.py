@@ -14,6 +14,7 @@ __all__ = [
     "TRAIN",
     "TRAIN_END",
     "Captured",
+    "Captures",
     "Component",
     "Manifest",
     "Origin",
@@ -22,6 +23,7 @@ __all__ = [
     "SaveResult",
     "Snapshot",
     "TrainingState",
+    "values_of",
 ]
 
 EPOCH_END = "epoch_end"
@@ -66,8 +68,8 @@ class Captured:
     values: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Component(Protocol):
-    """One part of the training's state.
+class Captures(Protocol):
+    """One part of the training's state, as a save sees it.
 
     Attributes:
         name: the part's key in `TrainingState.parts`.
@@ -80,6 +82,10 @@ class Component(Protocol):
     def capture(self) -> Captured:
         """Returns the part's state, copied to the host."""
         ...
+
+
+class Component(Captures, Protocol):
+    """One part of the training's state that is put back at once when a run resumes."""
 
     def restore(self, captured: Captured) -> "list[str]":
         """Puts the state back.
@@ -108,6 +114,16 @@ class TrainingState:
     parts: Mapping[str, Captured]
     by_rank: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     inexact: Tuple[str, ...] = ()
+
+
+def values_of(state: TrainingState) -> Mapping[str, Mapping[str, Any]]:
+    """Returns each part's values, without its tensors.
+
+    Example:
+        >>> values_of(TrainingState(Position(0, 1, 1), {"a": Captured(values={"b": 1})}))
+        {'a': {'b': 1}}
+    """
+    return {name: part.values for name, part in state.parts.items()}
 
 
 @dataclass(frozen=True)
@@ -178,20 +194,18 @@ class SaveResult:
     """How a save went.
 
     Attributes:
-        path: the checkpoint's folder; None when the save failed.
+        path: the checkpoint's folder.
         position: the boundary it was taken at.
         size_bytes: of all its files.
         blocked_s: seconds that the training waited.
         durable_s: seconds from the boundary to the commit.
-        error: why it failed; None when it did not.
     """
 
-    path: Optional[Path]
+    path: Path
     position: Position
     size_bytes: int
     blocked_s: float
     durable_s: float
-    error: Optional[BaseException] = None
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ _GPU_FLAG = "FLAGS_cudnn_deterministic"
 
 
 class Fingerprint:
-    """Component: the settings of this run; never restored, only compared.
+    """The settings of this run; never restored, only compared.
 
     Args:
         hooks: into the fit.
@@ -48,10 +48,6 @@ class Fingerprint:
     def capture(self) -> Captured:
         """Returns the settings."""
         return Captured(values={"settings": self.settings, "unsaved": self.unsaved})
-
-    def restore(self, captured: Captured) -> List[str]:
-        """Nothing: the script's settings stand."""
-        return []
 
 
 def changes(
@@ -116,10 +112,17 @@ def _optimizer_settings(optimizer: Any) -> Dict[str, Any]:
         for key, value in vars(optimizer).items()
         if type(value) in _PLAIN and key not in ("_learning_rate", "_need_refuse", "_name")
     }
-    clip = getattr(optimizer, "_grad_clip", None)
-    found["optimizer.grad_clip"] = str(clip) if clip is not None else None
-    found["optimizer.regularization"] = str(getattr(optimizer, "regularization", None))
+    for name, attribute in (("grad_clip", "_grad_clip"), ("regularization", "regularization")):
+        found[f"optimizer.{name}"] = _described(getattr(optimizer, attribute, None))
     return found
+
+
+def _described(item: Any) -> Any:
+    """The class and its plain attributes: the default text of an object has its address."""
+    if item is None:
+        return None
+    plain = {key: value for key, value in sorted(vars(item).items()) if type(value) in _PLAIN}
+    return f"{type(item).__name__}{plain}"
 
 
 def _indeterminism() -> List[str]:

@@ -10,10 +10,12 @@ from paddle_resume.callbacks.fit_session import FitHooks
 from paddle_resume.callbacks.loop_state import LoopState
 from paddle_resume.data.evaluation import EvaluationPool
 from paddle_resume.data.position import DataPosition
+from paddle_resume.errors import ConfigError, ResumeError
 from paddle_resume.resumer import ResumePolicy
 from paddle_resume.runtime import require_paddle
 from paddle_resume.state.amp import Scaler
 from paddle_resume.state.extra import Extra
+from paddle_resume.state.finite import Health
 from paddle_resume.state.gradients import Gradients
 from paddle_resume.state.listeners import Listeners
 from paddle_resume.state.lr import LearningRate
@@ -21,12 +23,9 @@ from paddle_resume.state.metrics import Metrics
 from paddle_resume.state.model import Buffers, Network
 from paddle_resume.state.optimizer import OptimizerSlots, named_parameters
 from paddle_resume.state.rng import RandomStreams
-from paddle_resume.types import Component
+from paddle_resume.types import Captures, Component
 
 __all__ = ["FitParts"]
-
-_LATER = ("rng", "data")
-"""Not restored with the rest: the data position sets the streams when its loader is ready."""
 
 # Slots of a parameter's size that an optimizer makes at its first update.
 _SLOTS = {"SGD": 0, "Momentum": 1, "Adagrad": 1, "RMSProp": 3}
@@ -61,8 +60,10 @@ class FitParts:
         parameters = named_parameters(self._layers)
         others = [item for item in hooks.callbacks if not isinstance(item, ResumeCallback)]
         own = Extra(extra)
-        own.capture()  # what cannot be saved is an error now, not after hours
-        self._parts: List[Component] = [
+        listeners = Listeners(others)
+        for part in (own, listeners):
+            _dry_run(part)  # what cannot be saved is an error now, not after hours
+        self._restored: List[Component] = [
             *(Network(layer, name, partial) for name, layer in self._layers.items()),
             Buffers(self._layers),
             OptimizerSlots(hooks.optimizer, parameters, partial=partial),
@@ -73,23 +74,28 @@ class FitParts:
             EvaluationPool(lambda: hooks.eval_loader),
             loop,
             own,
-            Listeners(others),
-            RandomStreams(),
+            listeners,
         ]
+        self._others: List[Captures] = [RandomStreams()]
 
     def add_data(self, data: DataPosition, fingerprint: Fingerprint) -> None:
         """Adds what is known only when the first epoch comes with its loader."""
-        self._parts += [data, fingerprint]
+        self._others += [data, fingerprint]
 
     @property
-    def all(self) -> List[Component]:
-        """Every part, in the order to restore them; listeners are the last that others set."""
-        return self._parts
+    def all(self) -> List[Captures]:
+        """Every part."""
+        return [*self._restored, *self._others]
 
     @property
-    def restored_at_once(self) -> List[Component]:
-        """The parts without those that a loader restores in its own time."""
-        return [part for part in self._parts if part.name not in _LATER]
+    def restored(self) -> List[Component]:
+        """The parts to restore at once, in their order: listeners last."""
+        return self._restored
+
+    @property
+    def restored_by_others(self) -> List[str]:
+        """The names of the rest: a loader sets position and streams when it is ready."""
+        return [part.name for part in self._others] + [Health.name]
 
     def expected_bytes(self) -> int:
         """Estimates a checkpoint before the optimizer has made its slots."""
@@ -100,6 +106,18 @@ class FitParts:
                 size = int(tensor.size) * tensor.element_size()
                 total += size * (1 if tensor.stop_gradient else 1 + slots)
         return total
+
+
+def _dry_run(part: Captures) -> None:
+    try:
+        part.capture()
+    except ResumeError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"a state_dict() of the {part.name}s failed, so nothing could be saved: "
+            f"{type(error).__name__}: {error}"
+        ) from error
 
 
 def _layers(hooks: FitHooks) -> Dict[str, Any]:

@@ -50,6 +50,8 @@ class FitRun:
         self._muted = False
         self._first_heard = 0
         self._resumed_epoch = -1
+        self._stops_anew = False
+        self._epoch_ended = False
         self._epoch = 0
         self._step = 0
         self._closed = False
@@ -66,14 +68,23 @@ class FitRun:
         Raises:
             ConfigError: the callbacks do not go together, or the fit cannot be protected.
         """
-        if "_call" in vars(callback_list):
+        if FitHooks.joined(callback_list):
             return
         require_supported_run()
-        if model._optimizer is None:
+        other = FitHooks.listener_of(model)
+        if other is not None:
+            if other.is_alive():
+                raise ConfigError("this model is being trained by another fit, with its own run")
+            other.close()
+        hooks = FitHooks(callback_list, model)
+        if hooks.optimizer is None:
             raise ConfigError("model.prepare() was called without an optimizer: nothing to train")
         own = [item for item in callback_list.callbacks if isinstance(item, ResumeCallback)]
-        hooks = FitHooks(callback_list, model)
         hooks.listen(cls(hooks, own, params["epochs"]))
+
+    def is_alive(self) -> bool:
+        """See `FitListener`."""
+        return not self._closed and self._hooks.is_running()
 
     def dispatch(self, name: str, arguments: Sequence[Any]) -> None:
         """See `FitListener`."""
@@ -123,9 +134,11 @@ class FitRun:
             # them, or here, leaves nothing behind.
             self._hooks.take_over_epochs(self)
             self._parts = FitParts(self._hooks, self._policy, self._loop, self._extra)
-            self._state = self._session.open(self._parts.expected_bytes())
+            self._state = self._session.open(self._parts.expected_bytes(), self)
             if self._state is not None:
                 self._plan(self._state)
+            else:
+                self._session.begin(step=0)
         if self._epoch >= self._first_heard:
             self._muted = False
             self._hooks.dispatch("on_epoch_begin", arguments)
@@ -136,7 +149,10 @@ class FitRun:
         num_iters = self._hooks.num_iters
         left = remaining(loop, num_iters)
         fit_start.refuse_to_go_back(position, self._epochs, num_iters, left)
-        why = fit_start.why_finished(position, self._epochs, left, self._session.finished())
+        mark = self._session.finished()
+        why = fit_start.why_finished(position, self._epochs, left, mark)
+        # One that had ended, and is to train longer, does not end again at once.
+        self._stops_anew = mark is not None or position.phase == TRAIN_END
         self._muted = True
         self._step = position.step
         self._resumed_epoch = loop["epoch_index"]
@@ -156,7 +172,7 @@ class FitRun:
         if self._state is None:
             return run(_Watched(self, self._data, self._data.batches()))
         if self._finished:
-            self._session.restore(self._state, self._parts.restored_at_once)
+            self._restore(self._state)
             _set_streams(self._state.parts["rng"].values, True, True)
             self._hooks.model.stop_training = True  # out of fit's loop
         elif self._epoch == self._resumed_epoch:
@@ -169,12 +185,14 @@ class FitRun:
         return self._hooks.logs
 
     def _resume(self, state: TrainingState, data: DataPosition) -> Tuple[int, Iterator[Any]]:
-        assert self._parts is not None
         override = self._policy is not None and self._policy.lr_policy == "override"
         before = state.parts["fingerprint"].values["settings"]
         for change in changes(before, self._settings, override):
             log.warning("changed since the checkpoint: %s", change)
-        self._session.restore(state, self._parts.restored_at_once)
+        self._restore(state)
+        if self._stops_anew:
+            self._hooks.model.stop_training = False
+        self._epoch_ended = state.position.phase != TRAIN
         saved, length = state.parts["data"], length_of(data)
         start = fit_start.batch_to_start_at(state.position, saved.values, length, data.batch_size)
         log.info("resumed at epoch %d, batch %d (step %d)", self._epoch + 1, start, self._step)
@@ -187,6 +205,11 @@ class FitRun:
             batches = iter(())
         return start, batches
 
+    def _restore(self, state: TrainingState) -> None:
+        assert self._parts is not None
+        self._session.restore(state, self._parts.restored, self._parts.restored_by_others)
+        self._session.begin(self._step)
+
     # ------------------------------------------------------------------ boundaries
 
     def _after_batch(self, index: int, logs: Mapping[str, Any]) -> None:
@@ -194,13 +217,12 @@ class FitRun:
         self._step += 1
         left = self._hooks.iterations_left()
         self._loop.iterations_left = None if left is None else left - 1
-        length = length_of(self._data)
-        self._boundary(index + 1, length is not None and index + 1 >= length, logs)
+        self._boundary(index + 1, index + 1 == length_of(self._data), logs)
 
     def exhausted(self) -> None:
-        """The loader gave no more: the end of an epoch whose length nobody could tell."""
+        """The loader gave no more: the end of an epoch that its length did not tell."""
         assert self._data is not None
-        if length_of(self._data) is None and self._data.done:
+        if self._data.done and self._data.done != length_of(self._data):
             self._loop.iterations_left = self._hooks.iterations_left()
             self._boundary(self._data.done, True, self._hooks.logs)
 
@@ -209,6 +231,7 @@ class FitRun:
             position = Position(self._epoch + 1, 0, self._step, EPOCH_END)
         else:
             position = Position(self._epoch, done, self._step, TRAIN)
+        self._epoch_ended = epoch_ends
         reasons = self._session.due(position, epoch_ends)
         last_epoch = self._epoch + 1 >= self._epochs or self._hooks.model.stop_training
         if (epoch_ends and last_epoch) or self._loop.iterations_left == 0:
@@ -238,7 +261,7 @@ class FitRun:
     def _finish(self) -> None:
         assert self._data is not None
         left = self._hooks.iterations_left()
-        if self._session.saved_step != self._step:
+        if self._epoch_ended and self._session.wait_for_saved_step() != self._step:
             self._loop.iterations_left = left
             position = Position(self._epoch + 1, 0, self._step, TRAIN_END)
             self._save(position, self._data.done, ["final"], self._hooks.logs)

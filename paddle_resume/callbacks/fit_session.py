@@ -37,6 +37,14 @@ _RUN_USES = {"enumerate", "on_batch_begin", "on_batch_end", "num_iters", "_reset
 class FitListener(Protocol):
     """What the hooks call."""
 
+    def is_alive(self) -> bool:
+        """Whether its fit is still running."""
+        ...
+
+    def close(self) -> None:
+        """Takes everything back; may be called twice."""
+        ...
+
     def dispatch(self, name: str, arguments: Sequence[Any]) -> None:
         """Called instead of the dispatch of one event to all callbacks."""
         ...
@@ -66,6 +74,7 @@ class FitHooks:
     def __init__(self, callback_list: Any, model: Any) -> None:
         _check_hapi(type(model), type(callback_list))
         self._list = callback_list
+        self._fit = _frame_of_fit(model)
         self.model = model
         self.num_iters: Optional[int] = getattr(model, "num_iters", None)
         self._dispatch = type(callback_list)._call.__get__(callback_list)
@@ -85,12 +94,37 @@ class FitHooks:
 
             return listener.run_epoch(data_loader, mode, run)
 
+        run_one_epoch.listener = listener  # type: ignore[attr-defined]
         self.model._run_one_epoch = run_one_epoch
 
     def release(self) -> None:
         """Takes all hooks away; may be called twice."""
         self.model.__dict__.pop("_run_one_epoch", None)
         self._list.__dict__.pop("_call", None)
+        self._fit = None
+
+    @staticmethod
+    def joined(callback_list: Any) -> bool:
+        """Whether a run listens to this list already."""
+        return "_call" in vars(callback_list)
+
+    @staticmethod
+    def listener_of(model: Any) -> Optional[FitListener]:
+        """Returns the run whose hook a model carries: one that runs, or one that an interrupt
+        between two hooks ended without its knowing."""
+        return getattr(vars(model).get("_run_one_epoch"), "listener", None)
+
+    def is_running(self) -> bool:
+        """Whether this fit is still on the stack of some thread."""
+        if self._fit is None:
+            return False
+        for top in sys._current_frames().values():
+            frame: Optional[types.FrameType] = top
+            while frame is not None:
+                if frame is self._fit:
+                    return True
+                frame = frame.f_back
+        return False
 
     def dispatch(self, name: str, arguments: Iterable[Any]) -> None:
         """Sends an event to all callbacks, as hapi does."""
@@ -191,6 +225,14 @@ def find_callback_list(callback: Any) -> Any:
     )
 
 
+def _frame_of_fit(model: Any) -> Optional[types.FrameType]:
+    code = inspect.unwrap(type(model).fit).__code__
+    frame: Optional[types.FrameType] = sys._getframe(1)
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return frame
+
+
 def _counting_from(method: Any, start: int) -> Any:
     """Rebinds `_run_one_epoch` so that its `enumerate` starts at the resumed step."""
     function = method.__func__
@@ -214,7 +256,7 @@ def _check_hapi(model: Any, callback_list: Any) -> None:
             problems.append("Model._run_one_epoch iterates in another way")
         if sum(i.argval == "enumerate" for i in dis.get_instructions(run)) != 1:
             problems.append("Model._run_one_epoch does not count its steps with one enumerate")
-    if _FIT_USES - set(model.fit.__code__.co_names):
+    if _FIT_USES - set(inspect.unwrap(model.fit).__code__.co_names):
         problems.append("Model.fit is put together in another way")
     if list(inspect.signature(callback_list._call).parameters) != ["self", "name", "args"]:
         problems.append("CallbackList._call has other arguments")

@@ -58,9 +58,10 @@ def why_finished(
         Why: `"epochs"`, `"num_iters"` or `"stopped"`; None where the training goes on.
 
     Example:
-        >>> why_finished(Position(3, 0, 21, "epoch_end"), 3, None, {"why": "epochs"})
+        >>> mark = {"why": "epochs", "epochs": 3}
+        >>> why_finished(Position(3, 0, 21, "epoch_end"), 3, None, mark)
         'epochs'
-        >>> why_finished(Position(3, 0, 21, "epoch_end"), 5, None, {"why": "epochs"}) is None
+        >>> why_finished(Position(3, 0, 21, "epoch_end"), 5, None, mark) is None
         True
     """
     if mark is None:
@@ -71,7 +72,7 @@ def why_finished(
         return "num_iters" if left == 0 else None
     if mark["why"] == "stopped":
         return "stopped" if epochs <= mark["epochs"] else None
-    return "epochs" if epochs == position.epoch else None
+    return "epochs" if epochs == mark["epochs"] else None
 
 
 def batch_to_start_at(
@@ -92,12 +93,15 @@ def batch_to_start_at(
         The batch; with another batch size, the one at the same sample, rounded down.
 
     Example:
-        >>> batch_to_start_at(Position(0, 6, 6), {"batches_done": 6, "batch_size": 8}, 4, 16)
+        >>> saved = {"batches_done": 6, "length": 8, "batch_size": 8}
+        >>> batch_to_start_at(Position(0, 6, 6), saved, length=4, batch_size=16)
         3
     """
     done = int(saved["batches_done"])
+    if (saved["length"], saved["batch_size"]) == (length, batch_size):
+        return done  # whatever the length tells: that is where it stood
     if position.phase != TRAIN:
         return done if length is None else length
-    if saved["batch_size"] and batch_size and saved["batch_size"] != batch_size:
+    if saved["batch_size"] and batch_size:
         done = done * int(saved["batch_size"]) // batch_size
     return done if length is None else min(done, length)

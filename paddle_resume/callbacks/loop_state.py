@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Mapping, Optional
 
 import numpy as np
 
 from paddle_resume.callbacks.fit_session import FitHooks
-from paddle_resume.codec import decode, encode
+from paddle_resume.codec import Unencodable, decode, encode
 from paddle_resume.types import Captured
 
 __all__ = ["LoopState"]
@@ -32,17 +32,22 @@ class LoopState:
     def capture(self) -> Captured:
         """Returns the loop's state."""
         tensors: Dict[str, np.ndarray] = {}
-        return Captured(
-            tensors,
-            {
-                "epoch_index": self.epoch_index,
-                "batches_done": self.batches_done,
-                "num_iters": self._hooks.num_iters,
-                "iterations_left": self.iterations_left,
-                "stop_training": bool(self._hooks.model.stop_training),
-                "logs": encode(dict(self._hooks.logs), tensors, "logs"),
-            },
-        )
+        logs, unsaved = {}, []
+        for name, value in self._hooks.logs.items():
+            try:
+                logs[str(name)] = encode(value, tensors, f"logs/{name}")
+            except Unencodable as error:
+                unsaved.append(f"an entry of fit's logs cannot be saved: {error}")
+        values = {
+            "epoch_index": self.epoch_index,
+            "batches_done": self.batches_done,
+            "num_iters": self._hooks.num_iters,
+            "iterations_left": self.iterations_left,
+            "stop_training": bool(self._hooks.model.stop_training),
+            "logs": logs,
+            "unsaved": unsaved,
+        }
+        return Captured(tensors, values)
 
     def restore(self, captured: Captured) -> List[str]:
         """Sets what hapi reads; see `Component.restore`."""
@@ -60,7 +65,7 @@ class LoopState:
         return []
 
 
-def remaining(values: "Any", num_iters: Optional[int]) -> Optional[int]:
+def remaining(values: Mapping[str, Any], num_iters: Optional[int]) -> Optional[int]:
     """Returns the iterations that are left of this run's num_iters.
 
     Args:

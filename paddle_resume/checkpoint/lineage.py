@@ -13,11 +13,9 @@ from paddle_resume.errors import CheckpointError, ConfigError
 from paddle_resume.types import Manifest, Origin, ResumePlan
 
 __all__ = [
-    "Choice",
     "FORMS",
     "Entry",
     "ResumeFrom",
-    "choose",
     "descendants",
     "new_run_id",
     "newer_not_of_line",
@@ -49,19 +47,6 @@ class ResumeFrom:
     number: int = -1
 
 
-@dataclass(frozen=True)
-class Choice:
-    """What a start may go on from.
-
-    Attributes:
-        goes_on: whether a candidate's own run goes on; else a new run starts from it.
-        candidates: newest first.
-    """
-
-    goes_on: bool
-    candidates: Tuple[Entry, ...]
-
-
 def parse_resume_from(text: Union[str, "os.PathLike[str]"]) -> ResumeFrom:
     """Reads the argument `resume_from`.
 
@@ -90,32 +75,6 @@ def parse_resume_from(text: Union[str, "os.PathLike[str]"]) -> ResumeFrom:
     if not (number.isascii() and number.isdigit() and len(number) <= 18):
         raise ConfigError(f"resume_from={text!r}: {number!r} is not a number; {FORMS} expected")
     return ResumeFrom(kind, text, int(number))
-
-
-def choose(resume_from: ResumeFrom, entries: Sequence[Entry]) -> Choice:
-    """Decides from which checkpoints a start may go on.
-
-    A named start makes a new run; made again, it goes on from the newest checkpoint of that run.
-
-    Args:
-        resume_from: the parsed argument.
-        entries: all checkpoints of the save_dir, newest first.
-
-    Returns:
-        The candidates. For a first start from "best" or a path they are empty: another layer knows
-        which one that is. For "finite" they are all; another layer looks into them.
-
-    Raises:
-        CheckpointError: no checkpoint is at the step or epoch named.
-    """
-    if resume_from.kind == "auto":
-        return Choice(True, tuple(entries))
-    own = descendants(resume_from.text, entries)
-    if own:
-        return Choice(True, tuple(own))
-    if resume_from.kind in _NUMBERED:
-        return Choice(False, tuple(select(resume_from, entries)))
-    return Choice(False, tuple(entries) if resume_from.kind == "finite" else ())
 
 
 def descendants(resume_from: str, entries: Sequence[Entry]) -> List[Entry]:
@@ -188,7 +147,7 @@ def plan(
 
     Args:
         resume_from: the parsed argument.
-        goes_on: as `choose` told.
+        goes_on: whether the source's own run goes on; else a new run starts from it.
         source: the checkpoint that has been found good; None for a start from nothing.
         entries: all checkpoints of the save_dir, newest first.
         rejected: folder and fault of those that were not good, newest first; they are not also

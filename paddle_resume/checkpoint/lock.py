@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import socket
 import sys
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Optional, Protocol, Tuple
 
 from paddle_resume.errors import ConfigError, LockedError
 
-__all__ = ["Lock"]
+__all__ = ["Holder", "Lock"]
 
 # The one global state here: a POSIX lock belongs to the process, so it cannot keep a second fit of
 # the same process out, and closing any handle of the file, even one opened to look at it, drops the
 # lock. Whether this process holds it must therefore be known before the file is opened. The key
 # has the pid, so that what a forked child (a DataLoader worker) inherits means nothing to it;
 # `setdefault` and `pop` are atomic, where a mutex could be inherited while it is held.
-_HELD: Dict[Tuple[int, str], Dict[str, Any]] = {}
+_HELD: Dict[Tuple[int, str], "Lock"] = {}
+
+
+class Holder(Protocol):
+    """The run that a lock is taken for."""
+
+    def is_alive(self) -> bool:
+        """Whether it is still running; an interrupt may have ended it without its knowing."""
+        ...
+
+    def close(self) -> None:
+        """Gives everything back, the lock too."""
+        ...
 
 
 class Lock:
@@ -42,26 +53,38 @@ class Lock:
         self._path = path
         self._handle: Optional[int] = None
         self._key: Optional[Tuple[int, str]] = None
+        self._owner: Dict[str, Any] = {}
+        self._holder: Optional[Holder] = None
 
-    def acquire(self) -> None:
+    def acquire(self, holder: Optional[Holder] = None) -> None:
         """Takes the lock, or says at once who has it.
 
+        Args:
+            holder: the run it is taken for. A run of this process that is no longer alive is
+                closed, and its lock taken over.
+
         Raises:
-            LockedError: another process, or another fit in this one, has it.
+            LockedError: another process, or another live fit in this one, has it.
             ConfigError: the file system has no locks, or the file cannot be opened.
         """
         key = (os.getpid(), os.path.realpath(self._path))
-        owner = {
+        self._owner = {
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "since": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "command": " ".join(sys.argv),
         }
-        holder = _HELD.setdefault(key, owner)
-        if holder is not owner:
-            raise LockedError(_message(self._path, holder, "another fit in this same process"))
+        self._holder = holder
+        other = _HELD.setdefault(key, self)
+        if other is not self:
+            if other._holder is None or other._holder.is_alive():
+                who = "another fit in this same process"
+                raise LockedError(_message(self._path, other._owner, who))
+            other._holder.close()
+            other.release()
+            return self.acquire(holder)
         try:
-            self._handle = _take(self._path, owner)
+            self._handle = _take(self._path, self._owner)
         except BaseException:
             _HELD.pop(key, None)
             raise
@@ -81,6 +104,8 @@ def _take(path: Path, owner: Dict[str, Any]) -> int:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise ConfigError(f"{path} cannot be opened: {error.strerror}") from error
+    import fcntl  # not on Windows, which is refused with its reason elsewhere
+
     try:
         fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.ftruncate(handle, 0)

@@ -10,6 +10,7 @@ from typing import Any, Dict, Mapping, NoReturn, Optional, Tuple
 
 import xxhash
 
+from paddle_resume.checkpoint.faults import NewerFormat, unreadable
 from paddle_resume.checkpoint.layout import FORMAT, is_plain_name, parse_folder_name, parse_position
 from paddle_resume.errors import CheckpointError
 from paddle_resume.types import Manifest, Origin
@@ -18,10 +19,6 @@ __all__ = ["MANIFEST_FILE", "dump_json", "dumps", "loads", "parse_json", "read"]
 
 MANIFEST_FILE = "manifest.json"
 _CHECKSUM = "checksum"
-
-
-class NewerFormat(CheckpointError):
-    """A checkpoint that is not damaged, but of a format from after this paddle_resume."""
 
 
 def dumps(manifest: Manifest) -> bytes:
@@ -98,7 +95,7 @@ def read(folder: Path) -> Manifest:
     except FileNotFoundError as error:
         raise CheckpointError(f"{path} is missing: the checkpoint is not complete") from error
     except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise unreadable(path, error) from error
     try:
         manifest = loads(data)
     except CheckpointError as error:

@@ -71,9 +71,9 @@ def load(source: Union[BinaryIO, bytes, bytearray, memoryview]) -> Dict[Any, Any
     data = source if isinstance(source, (bytes, bytearray, memoryview)) else source.read()
     try:
         result = Reader(memoryview(data)).read()
-    except CheckpointError:
+    except (CheckpointError, MemoryError):
         raise
-    # Malformed input shows itself in many ways (struct, index, type, value, memory, ...); each
+    # Malformed input shows itself in many ways (struct, index, type, value, ...); each
     # means the same to the caller.
     except Exception as error:
         raise CheckpointError(f"the pickle is damaged ({type(error).__name__}: {error})") from error

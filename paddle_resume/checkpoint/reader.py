@@ -12,12 +12,13 @@ import numpy as np
 import xxhash
 
 from paddle_resume.checkpoint import layout, pickles
+from paddle_resume.checkpoint.faults import unreadable
 from paddle_resume.checkpoint.manifest import MANIFEST_FILE, parse_json
 from paddle_resume.checkpoint.manifest import read as read_manifest
 from paddle_resume.errors import CheckpointError, ConfigError
 from paddle_resume.types import Manifest, TrainingState
 
-__all__ = ["LEVELS", "Progress", "load", "verify"]
+__all__ = ["LEVELS", "Progress", "load", "read_values", "verify"]
 
 LEVELS = ("full", "size", "none")
 """How much `verify` looks at: every byte, the sizes, or the manifest alone."""
@@ -94,6 +95,29 @@ def load(
     return manifest, state
 
 
+def read_values(folder: Path) -> Mapping[str, Mapping[str, Any]]:
+    """Reads what state.json holds of each part, and no tensor.
+
+    Args:
+        folder: the checkpoint.
+
+    Returns:
+        Part name to its values.
+
+    Raises:
+        CheckpointError: the file is damaged.
+    """
+    size, digest = read_manifest(folder).files.get(layout.STATE_FILE, (0, ""))
+    path = folder / layout.STATE_FILE
+    with _opened(path, size) as file:
+        data = file.read()
+    _compare(path, xxhash.xxh3_128(data), digest)
+    parts = _parse(path, memoryview(data)).get("parts")
+    if not isinstance(parts, dict) or not all(isinstance(part, dict) for part in parts.values()):
+        raise CheckpointError(f"{path} has no parts")
+    return parts
+
+
 class _Meter:
     """Reports the bytes of a checkpoint as they are read."""
 
@@ -105,7 +129,10 @@ class _Meter:
     def add(self, count: int) -> None:
         self._done += count
         if self._progress is not None:
-            self._progress(self._done, self._total)
+            try:
+                self._progress(self._done, self._total)
+            except Exception:  # a bar that cannot be drawn is no fault of the checkpoint
+                self._progress = None
 
 
 def _look(folder: Path, level: str) -> Manifest:
@@ -120,7 +147,7 @@ def _look(folder: Path, level: str) -> Manifest:
     try:
         present = {name for name in os.listdir(folder) if not name.startswith(".")}
     except OSError as error:
-        raise CheckpointError(f"{folder} cannot be read: {error.strerror or error}") from error
+        raise unreadable(folder, error) from error
     extra = present - set(manifest.files) - {MANIFEST_FILE}
     if extra:
         raise CheckpointError(
@@ -138,7 +165,7 @@ def _check(path: Path, size: Optional[int]) -> None:
     except FileNotFoundError as error:
         raise CheckpointError(f"{path} is missing") from error
     except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise unreadable(path, error) from error
     if not stat.S_ISREG(found.st_mode):
         raise CheckpointError(f"{path} is not a regular file (a link, folder or device); refused")
     if size is not None and found.st_size != size:
@@ -153,7 +180,7 @@ def _opened(path: Path, size: Optional[int]) -> Iterator[BinaryIO]:
         with open(path, "rb", buffering=0) as file:
             yield file
     except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise unreadable(path, error) from error
 
 
 def _read(file: BinaryIO, hashing: bool, meter: _Meter) -> Tuple[memoryview, Optional[Any]]:

@@ -10,7 +10,7 @@ from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Tup
 
 from paddle_resume.checkpoint import aside, layout, links, reader, writer
 from paddle_resume.checkpoint import manifest as manifests
-from paddle_resume.checkpoint.lock import Lock
+from paddle_resume.checkpoint.lock import Holder, Lock
 from paddle_resume.checkpoint.reader import Progress
 from paddle_resume.errors import CheckpointError, ConfigError
 from paddle_resume.observe import events
@@ -56,13 +56,16 @@ class Store:
                 f"has room, or make this one so"
             ) from error
 
-    def lock(self) -> None:
-        """Takes the folder for this run.
+    def lock(self, holder: Optional[Holder] = None) -> None:
+        """Takes the folder for a run.
+
+        Args:
+            holder: see `Lock.acquire`.
 
         Raises:
             LockedError: another live run has it.
         """
-        self._lock.acquire()
+        self._lock.acquire(holder)
 
     def unlock(self) -> None:
         """Gives the folder back."""
@@ -96,6 +99,10 @@ class Store:
     ) -> Tuple[Manifest, TrainingState]:
         """See `reader.load`."""
         return reader.load(path, level, progress)
+
+    def read_values(self, path: Path) -> Mapping[str, Mapping[str, Any]]:
+        """See `reader.read_values`."""
+        return reader.read_values(path)
 
     def save(
         self,

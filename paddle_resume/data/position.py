@@ -7,6 +7,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
 import numpy as np
 
 from paddle_resume.codec import Unencodable
+from paddle_resume.data.guard import check_loader
 from paddle_resume.data.memory import SamplerMemory
 from paddle_resume.data.pool import PoolSource
 from paddle_resume.data.replay import ReplaySource
@@ -49,10 +50,6 @@ class DataPosition:
     def batch_size(self) -> Optional[int]:
         """Samples in a batch, None where the loader does not tell."""
         return batch_size_of(self._loader)
-
-    def restore(self, captured: Captured) -> List[str]:
-        """Nothing: the position is restored by `batches`, when an epoch is read."""
-        return []
 
     def batches(
         self,
@@ -143,6 +140,7 @@ def _keys(saved: Mapping[str, Any]) -> List[str]:
 def _source_of(loader: Any) -> Source:
     if not isinstance(loader, require_paddle().io.DataLoader) or not loader.auto_collate_batch:
         return ReplaySource(loader)
+    check_loader(loader)
     if loader.num_workers == 0:
         return ThreadSource(loader)
     if loader.dataset_kind == 0:

@@ -25,6 +25,8 @@ from paddle_resume.state.rng import (
 __all__ = ["RecordedSampler", "Restart", "ThreadCollate"]
 
 _LOOKED_AT = 3
+_LOOK_AGAIN_S = 0.2
+_HOST = ("python", "numpy")
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,8 @@ class RecordedSampler:
         self._lazy: List[bool] = []
         self._before_fetch: Optional[Dict[str, Any]] = None
         self._known = known
+        self.loop_waits = False
+        self.drawn_beside_loop = False
         self.started_with: Dict[str, Any] = {}
 
     def __len__(self) -> int:
@@ -140,46 +144,55 @@ class RecordedSampler:
 
         The training may draw at the same moment: by chance once, hardly every time.
         """
-        if not self._in_thread or self._known:
+        if not self._in_thread:
             return
-        if batch == self._at.batch:
-            self._before_fetch = all_streams()
-        elif len(self._lazy) < _LOOKED_AT:
+        now = host_streams()
+        if batch == self._at.batch and not self._known:
+            now["paddle"] = paddle_streams()
+        elif len(self._lazy) < _LOOKED_AT and not self._known:
             record = self._records[batch]
-            self._lazy.append(any(record[k] != v for k, v in host_streams().items()))
+            self._lazy.append(any(record[stream] != now[stream] for stream in _HOST))
+        self._before_fetch = now
 
     def notice_fetch(self) -> None:
         """Called in the loading thread when it has loaded a batch.
 
-        While it loads the first one the training waits, so this thread drew what has changed.
+        While the loop waits for a batch, this thread drew what has changed. Beside a loop that
+        trains, either may have: that is noted until it is known.
         """
         before, self._before_fetch = self._before_fetch, None
         if before is None:
             return
-        now = all_streams()
-        self.draws_paddle = self.draws_paddle or now["paddle"] != before["paddle"]
-        self.draws_host = self.draws_host or any(
-            now[stream] != before[stream] for stream in ("python", "numpy")
-        )
+        if "paddle" in before and paddle_streams() != before["paddle"]:
+            self.draws_paddle = True
+        now = host_streams()
+        if not self.draws_host and any(now[stream] != before[stream] for stream in _HOST):
+            if self.loop_waits:
+                self.draws_host = True
+            else:
+                self.drawn_beside_loop = True
 
     @property
     def owns_host_streams(self) -> bool:
         """Whether the loading thread, not the training, draws from the host's streams."""
         return self.draws_host or (bool(self._lazy) and all(self._lazy))
 
-    def record_before(self, batch: int, timeout: float = 60.0) -> Dict[str, Any]:
-        """Returns what was recorded just before a batch was drawn.
+    def record_before(self, batch: int, is_alive: Callable[[], bool]) -> Optional[Dict[str, Any]]:
+        """Waits for what is recorded just before a batch is drawn.
 
         Args:
             batch: its number in the epoch.
-            timeout: seconds to wait for the loading thread to get there.
+            is_alive: whether the loading thread is still running; it may have failed.
 
-        Raises:
-            TimeoutError: it did not get there.
+        Returns:
+            The record; None where the thread ended before it.
         """
         with self._arrived:
-            if not self._arrived.wait_for(lambda: batch in self._records, timeout):
-                raise TimeoutError(f"the loading thread did not reach batch {batch}")
+            while batch not in self._records:
+                ended = not is_alive()
+                self._arrived.wait(_LOOK_AGAIN_S)
+                if ended and batch not in self._records:
+                    return None
             return self._records[batch]
 
     def indices_from(self, batch: int) -> List[Any]:

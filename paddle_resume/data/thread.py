@@ -32,6 +32,7 @@ class ThreadSource:
             self._stream = Stream(loader.dataset)
         # The thread is ahead by what its queues hold.
         keep = 16 + loader.prefetch_factor + getattr(loader, "reader_buffer_size", 2)
+        self._loading: Any = None
         self._sampler = RecordedSampler(
             loader.batch_sampler,
             in_thread=True,
@@ -77,7 +78,7 @@ class ThreadSource:
             if is_past_the_end(start, sampler):
                 return iter(list(sampler)[:0])  # no thread, but the sampler ends as it would
         iterator = self._iterator()
-        sampler.record_before(start)
+        sampler.record_before(start, self._is_loading)  # None: the iterator raises why
         return iterator
 
     def capture(
@@ -95,12 +96,17 @@ class ThreadSource:
                 "(num_workers=0): exact only where the model draws nothing from it itself "
                 "(no dropout). Use num_workers > 0, or numpy or random in the dataset"
             )
+        if self._sampler.drawn_beside_loop and not self.owns_host:
+            unsaved.append(
+                "random numbers were drawn beside the loading thread (num_workers=0): exact only "
+                "if it was the training that drew them, not the dataset. Use num_workers > 0"
+            )
         if self.owns_host or self.owns_paddle or self._stream is not None:
-            try:
-                record = dict(self._sampler.record_before(done))
-            except TimeoutError as error:
-                unsaved.append(f"the data position is not exact: {error}")
+            found = self._sampler.record_before(done, self._is_loading)
+            if found is None:
+                unsaved.append("the loading thread ended early: the data position is not exact")
                 return values
+            record = dict(found)
             if "stream" in record:
                 values["stream"] = encode(record.pop("stream"), tensors, "stream")
             values["thread"] = record
@@ -115,7 +121,22 @@ class ThreadSource:
         own = ThreadCollate(collate, self._sampler)
         dataset = self._stream if self._stream is not None else loader.dataset
         with patched(loader, dataset=dataset, batch_sampler=self._sampler, collate_fn=own):
-            return iter(loader)
+            self._loading = iter(loader)
+        return self._telling()
+
+    def _telling(self) -> Iterator[Any]:
+        """Tells the sampler when the loop waits for a batch."""
+        while True:
+            self._sampler.loop_waits = True
+            batch = next(self._loading, self)
+            self._sampler.loop_waits = False
+            if batch is self:
+                return
+            yield batch
+
+    def _is_loading(self) -> bool:
+        thread = getattr(self._loading, "_thread", None)
+        return thread is not None and thread.is_alive()
 
 
 def _skip(iterator: Iterator[Any], count: int) -> Iterator[Any]:

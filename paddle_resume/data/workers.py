@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from typing import Any, Callable, Dict, Mapping, Optional, Tuple
 
 from paddle_resume.runtime import require_paddle
@@ -38,10 +39,14 @@ class WorkerStart:
         self._user = user
         self._streams = streams or {}
         self._parent = os.getpid()
+        # The kernel's signal comes when the creating thread ends, which only the main thread does
+        # together with the process.
+        self._tied = threading.current_thread() is threading.main_thread()
 
     def __call__(self, worker: int) -> None:
         """Runs in the worker, before it loads anything."""
-        _die_with(self._parent)
+        if self._tied:
+            _die_with(self._parent)
         if self._user is not None:
             self._user(worker)
         if worker in self._streams:

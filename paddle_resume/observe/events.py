@@ -11,7 +11,7 @@ from typing import Any, Dict, Iterator
 
 from paddle_resume.observe.log import log
 
-__all__ = ["EventLog", "read"]
+__all__ = ["EventLog", "plain", "read"]
 
 
 class EventLog:
@@ -41,7 +41,7 @@ class EventLog:
         """
         now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         found = {"time": now, "event": event, **fields}
-        line = json.dumps(_plain(found), allow_nan=False).encode() + b"\n"
+        line = json.dumps(plain(found), allow_nan=False).encode() + b"\n"
         try:
             self._write(line)
         except OSError as error:
@@ -84,16 +84,24 @@ def read(path: Path) -> Iterator[Dict[str, Any]]:
         return
 
 
-def _plain(value: Any) -> Any:
-    """JSON has no NaN, and a metric may be a numpy number."""
+def plain(value: Any) -> Any:
+    """Makes a value JSON: which has no NaN, and a metric may be a numpy number or a tensor.
+
+    Args:
+        value: anything; what has no form in JSON becomes its text.
+
+    Example:
+        >>> plain({"loss": [float("nan"), 0.5]})
+        {'loss': ['nan', 0.5]}
+    """
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else str(float(value))
     if value is None or type(value) in (bool, int, str):
         return value
     if hasattr(value, "tolist"):
-        return _plain(value.tolist())
+        return plain(value.tolist())
     return str(value)

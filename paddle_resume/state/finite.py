@@ -25,10 +25,13 @@ class Health:
         return Captured(values={"not_finite": not_finite(state.parts)})
 
     @staticmethod
-    def read(parts: Mapping[str, Captured]) -> List[str]:
-        """Returns the weights that a saved state names as not finite."""
-        health = parts.get(Health.name)
-        return list(health.values["not_finite"]) if health is not None else []
+    def read(values: Mapping[str, Mapping[str, Any]]) -> List[str]:
+        """Returns the weights that a saved state names as not finite.
+
+        Args:
+            values: each part's values.
+        """
+        return list(values.get(Health.name, {}).get("not_finite", []))
 
 
 def not_finite(parts: Mapping[str, Captured]) -> List[str]:

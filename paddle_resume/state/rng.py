@@ -32,7 +32,7 @@ _ENGINE_WORDS = 312 + 1
 
 
 class RandomStreams:
-    """Component: every stream of the main process."""
+    """Every stream of the main process; they are set when the resumed loader is ready."""
 
     name = "rng"
     moves = "anytime"
@@ -40,10 +40,6 @@ class RandomStreams:
     def capture(self) -> Captured:
         """Returns all streams' states."""
         return Captured(values=all_streams())
-
-    def restore(self, captured: Captured) -> "list[str]":
-        """Sets all streams; see `Component.restore`."""
-        return set_all_streams(captured.values)
 
 
 def all_streams() -> Dict[str, Any]:

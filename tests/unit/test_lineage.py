@@ -59,24 +59,21 @@ def test_other_forms_are_refused_with_the_allowed_ones(text: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "entries", "goes_on", "found"),
+    ("text", "entries", "found"),
     [
-        ("auto", [], True, []),
-        ("auto", ENTRIES, True, [400, 350, 300, 200]),
-        ("never", ENTRIES, False, []),
-        ("best", ENTRIES, False, []),
-        ("finite", ENTRIES, False, [400, 350, 300, 200]),
-        ("step:300", ENTRIES, False, [300]),
-        ("epoch:3", ENTRIES, False, [300]),
-        ("step:200", FORKED, True, [250, 220]),
-        ("auto", FORKED, True, [250, 220, 200]),
-        ("step:220", FORKED, False, [220]),
-        ("never", FORKED, False, []),
+        ("step:200", FORKED, [250, 220]),
+        ("step:220", FORKED, []),
+        ("never", FORKED, []),
+        ("never", [], []),
     ],
 )
-def test_candidates(text: str, entries: Any, goes_on: bool, found: list) -> None:
-    choice = lineage.choose(parse_resume_from(text), entries)
-    assert (choice.goes_on, steps(choice.candidates)) == (goes_on, found)
+def test_descendants_of_a_named_start(text: str, entries: Any, found: list) -> None:
+    assert steps(lineage.descendants(text, entries)) == found
+
+
+@pytest.mark.parametrize(("text", "found"), [("step:300", [300]), ("epoch:3", [300])])
+def test_the_one_that_is_named(text: str, found: list) -> None:
+    assert steps(lineage.select(parse_resume_from(text), ENTRIES)) == found
 
 
 def test_of_two_runs_with_one_argument_the_newest_goes_on() -> None:
@@ -98,18 +95,18 @@ def test_of_two_runs_with_one_argument_the_newest_goes_on() -> None:
 )
 def test_a_missing_one_names_the_nearest(text: str, nearest: str) -> None:
     with pytest.raises(CheckpointError, match=f"{text}.*{nearest}$"):
-        lineage.choose(parse_resume_from(text), ENTRIES)
+        lineage.select(parse_resume_from(text), ENTRIES)
 
 
 def test_of_many_only_the_five_nearest_are_named() -> None:
     entries = [make_entry(step) for step in range(100, 0, -1)]
     with pytest.raises(CheckpointError, match="nearest ones are step:96, .*, step:100$"):
-        lineage.choose(parse_resume_from("step:500"), entries)
+        lineage.select(parse_resume_from("step:500"), entries)
 
 
 def test_an_empty_folder_says_so() -> None:
     with pytest.raises(CheckpointError, match="none is at any epoch here"):
-        lineage.choose(parse_resume_from("epoch:1"), [])
+        lineage.select(parse_resume_from("epoch:1"), [])
 
 
 @pytest.mark.parametrize(

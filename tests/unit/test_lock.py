@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -10,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from paddle_resume.checkpoint import lock as lock_module
 from paddle_resume.checkpoint.lock import Lock
 from paddle_resume.errors import ConfigError, LockedError
 
@@ -138,7 +138,7 @@ def test_what_cannot_be_locked_is_a_config_error(
         raise OSError(37, "No locks available")
 
     with monkeypatch.context() as patch:
-        patch.setattr(lock_module.fcntl, "lockf", no_locks)
+        patch.setattr(fcntl, "lockf", no_locks)
         with pytest.raises(ConfigError, match="No locks available"):
             Lock(tmp_path / ".lock").acquire()
     lock = Lock(tmp_path / ".lock")  # a failure leaves nothing held
