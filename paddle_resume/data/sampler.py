@@ -84,8 +84,9 @@ class RecordedSampler:
         self._indices: Deque[Tuple[int, Any]] = collections.deque(maxlen=self._keep)
         self._lazy: List[bool] = []
         self._before_fetch: Optional[Dict[str, Any]] = None
+        self._fetch_turn = 0
         self._known = known
-        self.loop_waits = False
+        self.loop_turn = 0
         self.drawn_beside_loop = False
         self.started_with: Dict[str, Any] = {}
 
@@ -146,19 +147,21 @@ class RecordedSampler:
         """
         if not self._in_thread:
             return
+        self._fetch_turn = self.loop_turn  # first: a loop that waits now has drawn before
         now = host_streams()
         if batch == self._at.batch and not self._known:
             now["paddle"] = paddle_streams()
         elif len(self._lazy) < _LOOKED_AT and not self._known:
             record = self._records[batch]
             self._lazy.append(any(record[stream] != now[stream] for stream in _HOST))
-        self._before_fetch = now
+        # A loop that resumes sets the streams before its first turn.
+        self._before_fetch = None if self._known and self._fetch_turn == 0 else now
 
     def notice_fetch(self) -> None:
         """Called in the loading thread when it has loaded a batch.
 
-        While the loop waits for a batch, this thread drew what has changed. Beside a loop that
-        trains, either may have: that is noted until it is known.
+        Where the loop waited for a batch all that time, this thread drew what has changed. Beside
+        a loop that trains, either may have: that is noted until it is known.
         """
         before, self._before_fetch = self._before_fetch, None
         if before is None:
@@ -167,10 +170,16 @@ class RecordedSampler:
             self.draws_paddle = True
         now = host_streams()
         if not self.draws_host and any(now[stream] != before[stream] for stream in _HOST):
-            if self.loop_waits:
+            # Before its first turn the loop only makes the iterator.
+            began, ends = self._fetch_turn or 1, self.loop_turn or 1
+            if began % 2 == 1 and began == ends:
                 self.draws_host = True
             else:
                 self.drawn_beside_loop = True
+
+    def loop_goes_on(self) -> None:
+        """Called by the loop when it begins to wait for a batch, and when it has got it."""
+        self.loop_turn += 1
 
     @property
     def owns_host_streams(self) -> bool:

@@ -127,9 +127,9 @@ class ThreadSource:
     def _telling(self) -> Iterator[Any]:
         """Tells the sampler when the loop waits for a batch."""
         while True:
-            self._sampler.loop_waits = True
+            self._sampler.loop_goes_on()
             batch = next(self._loading, self)
-            self._sampler.loop_waits = False
+            self._sampler.loop_goes_on()
             if batch is self:
                 return
             yield batch
