@@ -126,7 +126,7 @@ def checkpoint_folder(path: "str | os.PathLike[str]") -> Path:
     if not folder.is_dir():
         raise CheckpointError(
             f"{given} does not exist. Expected: a checkpoint's folder (…/step_00000500), the "
-            "…/model prefix or the .pdparams file in it"
+            "…/model prefix or the .pdparams file in it."
         )
     folder = folder.resolve()
     if layout.parse_folder_name(folder.name) is None:
@@ -229,6 +229,10 @@ class _Search:
             found = self.load(path)
             if not Health.read(values_of(found[1])):
                 return found
+        if not entries:
+            raise CheckpointError(
+                f'resume_from="finite": {self._store.save_dir} holds no checkpoint at all'
+            )
         raise CheckpointError(
             f'resume_from="finite": no checkpoint in {self._store.save_dir} is free of NaN and '
             "infinity"

@@ -58,6 +58,7 @@ class Saver:
         self._events = events
         self._thread: Optional[threading.Thread] = None
         self._finite: Dict[Path, bool] = {}
+        self._said_not_finite = False
         self.failures = 0
         self.last_attempt = time.monotonic()
         self.last_step: Optional[int] = None
@@ -136,19 +137,20 @@ class Saver:
             self.failed(position, snapshot.reasons, error)
             return
         durable_s = time.time() - snapshot.taken_at
+        blocked_s = snapshot.blocked_s if self._policy.in_background else durable_s
         self._parent = (self._run_id, position.step)
         self.last_step = position.step
-        self._announce(SaveResult(path, position, size, snapshot.blocked_s, durable_s), snapshot)
+        self._announce(SaveResult(path, position, size, blocked_s, durable_s), snapshot)
         self._warn_if_not_finite(path, snapshot)
         self._after_commit(path)
 
     def _announce(self, result: SaveResult, snapshot: Snapshot) -> None:
         position = result.position
         log.info(
-            "saved step %d (epoch %d, %s): %s in %s, of which the training waited %s: %s",
+            "saved step %d (epoch %d; reason: %s): %s in %s, of which the training waited %s: %s",
             position.step,
             position.epoch + (position.batch > 0),
-            "+".join(snapshot.reasons),
+            ", ".join(snapshot.reasons),
             human_size(result.size_bytes),
             human_duration(result.durable_s),
             human_duration(result.blocked_s),
@@ -170,7 +172,8 @@ class Saver:
     def _warn_if_not_finite(self, path: Path, snapshot: Snapshot) -> None:
         broken = Health.read(values_of(snapshot.state))
         self._finite[path] = not broken
-        if broken:
+        said, self._said_not_finite = self._said_not_finite, bool(broken)
+        if broken and not said:
             log.warning(
                 "%s holds NaN or infinity in %d weight(s), the first is %s. The newest checkpoint "
                 'without any is kept: resume_from="finite" starts from it.',

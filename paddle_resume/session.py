@@ -67,6 +67,7 @@ class Session:
         self._resume = resume
         self._saving = saving
         self._saver: Optional[Saver] = None
+        self._expected_bytes = 0
         self._exit = contextlib.ExitStack()
 
     def open(self, expected_bytes: int, holder: Holder) -> Optional[TrainingState]:
@@ -89,7 +90,7 @@ class Session:
         self.store.clean_leftovers()
         self.plan, state = start(self.store, self._start_policy(), _reading)
         self._say_start(self.plan, state)
-        self._say_sizes(expected_bytes)
+        self._expected_bytes = expected_bytes
         return state
 
     def begin(self, step: int) -> None:
@@ -106,12 +107,15 @@ class Session:
         behind = self.store.leave_behind(plan.leave_behind, plan.run_id)
         if behind is not None:
             log.warning(
-                "%d checkpoint(s) newer than the start and not of its line are now in %s, which "
-                "nothing deletes",
+                "%d newer checkpoint(s) of another line are moved to %s, which nothing deletes. To "
+                'go back to one of them: resume_from="%s"',
                 len(plan.leave_behind),
                 behind,
+                behind / plan.leave_behind[0].name,
             )
         self._note_start(plan, step)
+        if plan.action != "finished":
+            self._say_sizes(self._expected_bytes)
         if self._saving is not None:
             self._saver = Saver(self.store, plan, self._saving, self.events)
             self._exit.callback(self._saver.wait)
@@ -217,9 +221,9 @@ class Session:
         text = _listed(problems)
         if self._resume is None or not self._resume.partial:
             raise MismatchError(
-                f"{self._source()} does not fit this run:\n{text}\nBuild the same model and "
-                "optimizer as the run that wrote it, give another save_dir for a new run, or set "
-                "partial=True to load what fits."
+                f"{self._source()} does not fit this run:\n{text}\nMake these the same as in the "
+                "run that wrote it, give another save_dir for a new run, or set partial=True to "
+                "load what fits."
             )
         log.warning("partial=True: not restored:\n%s", text)
 
@@ -268,13 +272,20 @@ class Session:
         """
         assert self.plan is not None
         self.plan = dataclasses.replace(self.plan, action="finished")
-        reasons = {"num_iters": "all of num_iters are done", "stopped": "it was stopped early"}
+        reason, remedy = {
+            "num_iters": ("all of num_iters are done", "raise num_iters"),
+            "stopped": (
+                "it was stopped early",
+                "raise epochs and relax what stopped it (EarlyStopping's patience)",
+            ),
+        }.get(why, (f"all of epochs={epochs} are done", "raise epochs"))
         log.info(
             "this run is finished (step %d, %s): its final state is loaded and fit returns. To "
-            "train longer, raise %s; for a new run, give another save_dir.",
+            'train longer, %s (a schedule made for the old length needs lr_policy="override"); '
+            "for a new run, give another save_dir.",
             position.step,
-            reasons.get(why, f"all of epochs={epochs} are done"),
-            "num_iters" if why == "num_iters" else "epochs",
+            reason,
+            remedy,
         )
 
     def note_evaluation(self, step: int, epoch: int, metrics: Mapping[str, Any]) -> None:
@@ -335,6 +346,7 @@ class Session:
 
     def _say_sizes(self, size: int) -> None:
         if self._saving is None:
+            log.warning("no PeriodicSaver is among the callbacks: this run saves nothing")
             return
         if self.plan is not None and self.plan.source is not None:
             files = self.store.read_manifest(self.plan.source).files.values()

@@ -26,6 +26,9 @@ _MEANING = {
     "learning_rate": _SCHEDULE,
     "schedule": _SCHEDULE,
 }
+_MOVING = frozenset(
+    "last_epoch last_lr verbose _var_name best cooldown_counter num_bad_epochs T_cur T_i".split()
+)
 _GPU_FLAG = "FLAGS_cudnn_deterministic"
 
 
@@ -100,10 +103,22 @@ def _settings(hooks: FitHooks, loader: Any) -> Dict[str, Any]:
         "paddle": paddle.__version__,
         "sampler": "+".join(kinds) + f"(shuffle={getattr(sampler, 'shuffle', None)}, "
         f"drop_last={getattr(sampler, 'drop_last', None)})",
-        "schedule": type(rate).__name__ if scheduled else None,
+        "schedule": _schedule(rate) if scheduled else None,
     }
     settings.update(_optimizer_settings(optimizer))
     return settings
+
+
+def _schedule(scheduler: Any) -> str:
+    """The class and its arguments; what moves in a schedule is not a setting."""
+    paddle = require_paddle()
+    found = {}
+    for key, value in sorted(vars(scheduler).items()):
+        if isinstance(value, paddle.optimizer.lr.LRScheduler):
+            found[key] = _schedule(value)
+        elif key not in _MOVING and type(value) in (*_PLAIN, list, tuple):
+            found[key] = str(value)
+    return f"{type(scheduler).__name__}({', '.join(f'{k}={v}' for k, v in found.items())})"
 
 
 def _optimizer_settings(optimizer: Any) -> Dict[str, Any]:

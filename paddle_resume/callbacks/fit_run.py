@@ -185,17 +185,22 @@ class FitRun:
         return self._hooks.logs
 
     def _resume(self, state: TrainingState, data: DataPosition) -> Tuple[int, Iterator[Any]]:
+        self._restore(state)
         override = self._policy is not None and self._policy.lr_policy == "override"
         before = state.parts["fingerprint"].values["settings"]
         for change in changes(before, self._settings, override):
             log.warning("changed since the checkpoint: %s", change)
-        self._restore(state)
         if self._stops_anew:
             self._hooks.model.stop_training = False
         self._epoch_ended = state.position.phase != TRAIN
         saved, length = state.parts["data"], length_of(data)
         start = fit_start.batch_to_start_at(state.position, saved.values, length, data.batch_size)
-        log.info("resumed at epoch %d, batch %d (step %d)", self._epoch + 1, start, self._step)
+        if state.position.phase == TRAIN:
+            log.info(
+                "resumed in epoch %d, after batch %d (step %d)", self._epoch + 1, start, self._step
+            )
+        else:
+            log.info("resumed after epoch %d (step %d)", self._epoch + 1, self._step)
         streams = state.parts["rng"].values
         batches = data.batches(
             start, saved, lambda host, paddle: _set_streams(streams, host, paddle)

@@ -37,9 +37,10 @@ def refuse_to_go_back(
             f"{position.step}). Raise num_iters, or give another save_dir for a new run."
         )
     if epochs < position.epoch or (epochs == position.epoch and position.phase == TRAIN):
+        name, given = ("epochs", epochs) if num_iters is None else ("num_iters", num_iters)
         raise MismatchError(
-            f"epochs={epochs}, but {position.epoch} epoch(s) and {position.batch} batch(es) were "
-            f"trained (step {position.step}). Raise epochs, or give another save_dir for a new run."
+            f"{name}={given}, but {position.epoch} epoch(s) and {position.batch} batch(es) were "
+            f"trained (step {position.step}). Raise {name}, or give another save_dir for a new run."
         )
 
 

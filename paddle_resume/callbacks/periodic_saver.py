@@ -25,7 +25,8 @@ class PeriodicSaver(ResumeCallback):
         snapshot_step: save after every so many steps (batches, counted over the whole run).
         snapshot_minutes: save when the last commit is that long ago.
         keep_checkpoint_max: keep so many of the newest; None for all.
-        keep_every_epoch: keep every so many epochs' ends for ever, on top of the newest.
+        keep_every_epoch: keep every so many epochs' ends for ever, on top of the newest; a
+            multiple of snapshot_epoch.
         async_save: go on with the training while the disk is written.
         extra: name to an object with `state_dict()` and `set_state_dict(state)`.
 
@@ -61,6 +62,13 @@ class PeriodicSaver(ResumeCallback):
             triggers.append(EverySteps(snapshot_step))
         if snapshot_minutes is not None:
             triggers.append(EveryMinutes(snapshot_minutes))
+        if keep_every_epoch is not None and type(keep_every_epoch) is int and keep_every_epoch > 0:
+            if snapshot_epoch is None or keep_every_epoch % snapshot_epoch:
+                raise ConfigError(
+                    f"keep_every_epoch={keep_every_epoch} with snapshot_epoch={snapshot_epoch}: "
+                    "the epochs to keep are not all saved. Make keep_every_epoch a multiple of "
+                    "snapshot_epoch."
+                )
         retention: List[RetentionPolicy] = [KeepNewest(keep_checkpoint_max)]
         if keep_every_epoch is not None:
             retention.append(KeepEveryEpochs(keep_every_epoch))

@@ -17,6 +17,10 @@ class _Prefixed(logging.LoggerAdapter):  # type: ignore[type-arg]
     ) -> Tuple[Any, MutableMapping[str, Any]]:
         return f"[paddle_resume] {msg}", kwargs
 
+    def warning(self, msg: object, *args: Any, **kwargs: Any) -> None:
+        """Says so: on a console, lines of all levels look the same."""
+        super().warning(f"warning: {msg}", *args, **kwargs)
+
 
 log = _Prefixed(_logger, {})
 """Puts the prefix before each line."""

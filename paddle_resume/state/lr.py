@@ -12,6 +12,7 @@ from paddle_resume.types import Captured
 
 __all__ = ["LearningRate", "pdopt_entry"]
 
+_HINT = 'lr_policy="override" uses the script\'s'
 RESTORE, OVERRIDE = "restore", "override"
 _GENERATED = ("_var_name",)  # the tensor's generated name, of this process only
 
@@ -60,7 +61,9 @@ class LearningRate:
         if _is_scheduler(rate) != (saved is not None):
             found = saved["class"] if saved else "a plain number"
             expected = type(rate).__name__ if _is_scheduler(rate) else "a plain number"
-            return [f"the learning rate was {found} in the checkpoint and is {expected} here"]
+            return [
+                f"the learning rate was {found} in the checkpoint and is {expected} here; {_HINT}"
+            ]
         if saved is not None:
             return _load(rate, saved, captured.tensors, "scheduler")
         if captured.values["tensor"] is not None:
@@ -115,7 +118,7 @@ def _load(
     if type(scheduler).__name__ != saved["class"]:
         return [
             f"the {path} was {saved['class']} in the checkpoint and is "
-            f"{type(scheduler).__name__} here"
+            f"{type(scheduler).__name__} here; {_HINT}"
         ]
     problems = []
     for key, value in saved["attributes"].items():

@@ -27,7 +27,7 @@ Event = List[Any]
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent.parent
 MARKER = "PADDLE_RESUME_EXACTNESS_RUN"
-TIMEOUT = 90.0
+TIMEOUT = 240.0
 LEAVE = 5.0
 """Seconds that the children of a killed training get to be gone."""
 

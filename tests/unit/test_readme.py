@@ -68,5 +68,5 @@ def test_the_example_trains_and_goes_on(tmp_path: Path) -> None:
     assert first.returncode == 0, first.stderr[-3000:]
     second = run(program, tmp_path, "--epochs", "2")
     assert second.returncode == 0, second.stderr[-3000:]
-    assert "[paddle_resume] resumed at epoch 1, batch 45" in second.stderr
+    assert "[paddle_resume] resumed after epoch 1 (step 45)" in second.stderr
     assert "Epoch 2/2" in second.stdout
