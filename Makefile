@@ -1,4 +1,5 @@
-# On a machine with Python, pip and a compiler: `make demo` shows what this is, `make test` checks it.
+# On a Linux machine with Python (3.9 to 3.13), pip and make: `make demo` shows what this is, `make test`
+# checks it.
 
 PYTHON ?= python3
 VENV   := .venv
@@ -10,8 +11,8 @@ WORKERS ?= 2
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo              trains on real data, kills it twice, goes on, and compares (2 minutes)"
-	@echo "make test              linters, types, layers, and all tests"
+	@echo "make demo              trains on real data, kills it twice, goes on, and compares (1 to 2 minutes)"
+	@echo "make test              linters, types, layers, and all tests (about 3 minutes on 2 cores)"
 	@echo "make test-matrix       the other versions of Paddle and Python, each in an environment of its own"
 	@echo "make test-long         the checks that take long; ISSUE=1 runs those of one issue"
 	@echo "make lint              linters, types and layers alone"

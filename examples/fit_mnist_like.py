@@ -1,5 +1,6 @@
 """Trains a small network on scikit-learn's handwritten digits; kill it whenever you like.
 
+    pip install ".[cpu,demo]"                    # once: Paddle and scikit-learn
     python examples/fit_mnist_like.py            # Ctrl-C or kill -9, as often as you like
     python examples/fit_mnist_like.py            # the same command goes on
 

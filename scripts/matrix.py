@@ -24,7 +24,7 @@ from environment import ROOT, SetupError, make, version_of
 OLD = ("numpy<2", "scipy<1.13", "setuptools<70")
 TOOLS = ("hypothesis", "pytest", "pytest-xdist", "scikit-learn", "visualdl")
 SMOKE = ("tests/smoke",)
-SAMPLE = ("tests/smoke", "tests/exactness")
+SAMPLE = ("tests/smoke", "tests/exactness", "tests/fit", "tests/state")
 PYTHONS = ("3.9", "3.10", "3.11", "3.12", "3.13")
 
 

@@ -168,7 +168,10 @@ def plan(
         run_id, origin = new_run_id(), None
         if resume_from.kind != "auto":
             origin = Origin(resume_from.text, *(parent or (None, None)))
-    in_the_way = newer_not_of_line(step, run_id, entries)
+    # One from elsewhere has no place here: what stands at its very step is in the way too.
+    here = {os.path.realpath(path) for path, _ in entries}
+    elsewhere = source is not None and os.path.realpath(source[0]) not in here
+    in_the_way = newer_not_of_line(step - elsewhere, run_id, entries)
     return ResumePlan(
         action="fresh" if source is None else "continue",
         source=source[0] if source else None,

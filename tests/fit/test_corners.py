@@ -339,3 +339,17 @@ def test_a_training_that_draws_beside_a_dataset_that_does_not(tmp_path: Path, ca
     expected = run(None)
     first, second = run(tmp_path, StopAt(4)), run(tmp_path)
     assert first + second == expected
+
+
+def test_back_to_what_was_left_behind(tmp_path: Path) -> None:
+    fit(make(), pr.resume_callbacks(tmp_path))
+    first = pr.load(tmp_path / "latest")["model"]
+    fit(make(rate=0.5), pr.resume_callbacks(tmp_path, resume_from="never"))
+    (old,) = tmp_path.glob(f".before-*/step_{2 * STEPS:08d}")
+    model = make()
+    fit(model, pr.resume_callbacks(tmp_path, resume_from=str(old)))
+    now = pr.load(tmp_path / "latest")
+    assert {k: v.tobytes() for k, v in now["model"].items()} == {
+        k: v.tobytes() for k, v in first.items()
+    }
+    assert len(list(tmp_path.glob(f".before-*/step_{2 * STEPS:08d}"))) == 2  # nothing is lost
