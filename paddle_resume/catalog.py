@@ -119,7 +119,7 @@ def _extra(part: Captured) -> Dict[str, Any]:
     try:
         objects = part.values["objects"]
         return {name: decode(value, part.tensors, np.array) for name, value in objects.items()}
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except Exception as error:  # odd content shows itself in any way
         raise CheckpointError(
             f"its part extra cannot be read: {type(error).__name__}: {error}"
         ) from error

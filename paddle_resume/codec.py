@@ -100,11 +100,10 @@ def _encode(value: Any, tensors: MutableMapping[str, np.ndarray], path: str, dep
     if isinstance(value, np.ndarray):
         if value.dtype.hasobject:
             raise Unencodable(f"{path} is an array of Python objects")
-        tensors[path] = np.array(value, order="C")
-        return {"$": "array", "key": path}
+        return {"$": "array", "key": _put(np.array(value, order="C"), tensors, path)}
     if is_tensor(value):
-        tensors[path] = host_array(value)
-        return {"$": "tensor", "key": path, "stop_gradient": bool(value.stop_gradient)}
+        key = _put(host_array(value), tensors, path)
+        return {"$": "tensor", "key": key, "stop_gradient": bool(value.stop_gradient)}
     if isinstance(value, np.random.RandomState):
         return {"$": "RandomState", "v": inner(value.get_state(legacy=False), "state")}
     if isinstance(value, np.random.Generator):
@@ -112,6 +111,16 @@ def _encode(value: Any, tensors: MutableMapping[str, np.ndarray], path: str, dep
     if type(value) is random.Random:
         return {"$": "Random", "v": inner(value.getstate(), "state")}
     raise Unencodable(f"{path} is a {type(value).__module__}.{type(value).__qualname__}")
+
+
+def _put(array: np.ndarray, tensors: MutableMapping[str, np.ndarray], path: str) -> str:
+    """Puts an array aside under a name that is free: {"a/b": x, "a": {"b": y}} has two of one."""
+    key, number = path, 1
+    while key in tensors:
+        number += 1
+        key = f"{path}~{number}"
+    tensors[key] = array
+    return key
 
 
 def _encode_scalar(value: np.generic, path: str) -> Any:

@@ -87,8 +87,9 @@ def start(
         own = lineage.descendants(wanted.text, entries) if policy.goes_on else []
         found = search.first_good(own)
         goes_on = found is not None
-        if own and found is None and wanted.kind == "never":
-            search.refuse_if_not_new()
+        if found is None and wanted.kind == "never" and policy.goes_on:
+            if own or store.has_saved_since(wanted.text):
+                search.refuse_if_not_new()
         if found is None and wanted.kind != "never":
             found = search.named(wanted, entries)
     plan = lineage.plan(

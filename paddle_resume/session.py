@@ -19,12 +19,13 @@ from typing import (
     Mapping,
     Optional,
     Sequence,
+    Set,
 )
 
 from paddle_resume.checkpoint.lineage import parse_resume_from
 from paddle_resume.checkpoint.lock import Holder
 from paddle_resume.checkpoint.store import EVENTS_FILE, FINISHED_JSON, Store
-from paddle_resume.errors import CheckpointError, MismatchError
+from paddle_resume.errors import CheckpointError, MismatchError, ResumeError
 from paddle_resume.observe.events import EventLog, plain
 from paddle_resume.observe.log import console, human_size, log
 from paddle_resume.observe.progress import progress_after
@@ -68,6 +69,7 @@ class Session:
         self._saving = saving
         self._saver: Optional[Saver] = None
         self._expected_bytes = 0
+        self._said: Set[str] = set()
         self._exit = contextlib.ExitStack()
 
     def open(self, expected_bytes: int, holder: Holder) -> Optional[TrainingState]:
@@ -83,11 +85,12 @@ class Session:
         Raises:
             ResumeError: the folder cannot be used, is taken, or holds nothing good.
         """
-        self.store.prepare()
+        self.store.create()
         self.store.lock(holder)
         self._exit.callback(self.store.unlock)
         self._exit.enter_context(console())  # after a dead run's, which lock() may have closed
         self.store.clean_leftovers()
+        self.store.prove_writable()
         self.plan, state = start(self.store, self._start_policy(), _reading)
         self._say_start(self.plan, state)
         self._expected_bytes = expected_bytes
@@ -175,6 +178,10 @@ class Session:
         except Exception as error:  # a part that cannot be copied must not end the training
             self._saver.failed(position, reasons, error)
             return
+        for reason in state.inexact:
+            if reason not in self._said:
+                self._said.add(reason)
+                log.warning("a resume from here would not be exact: %s", reason)
         blocked_s = time.perf_counter() - started
         snapshot = Snapshot(state, tuple(reasons), taken_at, blocked_s, _metrics(metrics))
         self._saver.save(snapshot)
@@ -208,7 +215,9 @@ class Session:
             else:
                 try:
                     problems = component.restore(captured)
-                except (KeyError, TypeError, ValueError, AttributeError) as error:
+                except ResumeError:
+                    raise
+                except Exception as error:  # odd content, or a set_state_dict() that fails
                     what = f"{type(error).__name__}: {error}"
                     raise CheckpointError(
                         f"{self._source()}: its part {component.name!r} cannot be restored: {what}"
@@ -342,6 +351,7 @@ class Session:
                 broken[0],
             )
         for reason in state.inexact:
+            self._said.add(reason)
             log.warning("the resume is not exact: %s", reason)
 
     def _say_sizes(self, size: int) -> None:

@@ -37,7 +37,8 @@ class ResumeCallback(require_paddle().callbacks.Callback):  # type: ignore[misc]
 
 
 def _checked_save_dir(save_dir: SaveDir) -> Path:
-    if not isinstance(save_dir, (str, os.PathLike)) or not os.fspath(save_dir):
+    is_path = isinstance(save_dir, (str, os.PathLike)) and isinstance(os.fspath(save_dir), str)
+    if not is_path or not os.fspath(save_dir) or "\0" in os.fspath(save_dir):
         raise ConfigError(f"save_dir={save_dir!r}: the path of a folder expected")
     return Path(save_dir).absolute()
 

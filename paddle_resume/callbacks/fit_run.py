@@ -108,7 +108,7 @@ class FitRun:
         try:
             if mode == "train":
                 return self._run_training(loader, run)
-            return self._hooks.logs if self._muted else run(TiedLoader(loader))
+            return self._hooks.logs if self._muted else run(TiedLoader(loader, self._data))
         except BaseException:
             self.close()
             raise
@@ -147,7 +147,7 @@ class FitRun:
         """Decides which epochs nobody hears of."""
         position, loop = state.position, state.parts["loop"].values
         num_iters = self._hooks.num_iters
-        left = remaining(loop, num_iters)
+        left = remaining(loop, num_iters, position.step)
         fit_start.refuse_to_go_back(position, self._epochs, num_iters, left)
         mark = self._session.finished()
         why = fit_start.why_finished(position, self._epochs, left, mark)
@@ -249,6 +249,7 @@ class FitRun:
     ) -> None:
         assert self._parts is not None
         self._loop.epoch_index, self._loop.batches_done = self._epoch, done
+        self._loop.step = self._step
         self._session.save(position, self._parts.all, reasons, logs)
 
     # ------------------------------------------------------------------ the end
@@ -258,21 +259,26 @@ class FitRun:
         if self._finished and self._state is not None:
             saved = self._state.parts["loop"].values["stop_training"]
             self._hooks.model.stop_training = saved
-        self._hooks.dispatch("on_train_end", arguments)
-        if not self._finished and self._session.saves:
-            self._finish()
+            self._hooks.dispatch("on_train_end", arguments)
+        else:
+            # First: an on_train_end may change the weights, and it is heard again at a restart.
+            self._save_the_end()
+            self._hooks.dispatch("on_train_end", arguments)
+            self._session.finish(self._step, self._why_ended(), epochs=self._epochs)
         self.close()
 
-    def _finish(self) -> None:
+    def _save_the_end(self) -> None:
         assert self._data is not None
-        left = self._hooks.iterations_left()
         if self._epoch_ended and self._session.wait_for_saved_step() != self._step:
-            self._loop.iterations_left = left
+            self._loop.iterations_left = self._hooks.iterations_left()
             position = Position(self._epoch + 1, 0, self._step, TRAIN_END)
             self._save(position, self._data.done, ["final"], self._hooks.logs)
-        stopped = self._hooks.model.stop_training and self._epoch + 1 < self._epochs
-        why = "num_iters" if left == 0 else "stopped" if stopped else "epochs"
-        self._session.finish(self._step, why, epochs=self._epochs)
+
+    def _why_ended(self) -> str:
+        if self._hooks.iterations_left() == 0:
+            return "num_iters"
+        early = self._hooks.model.stop_training and self._epoch + 1 < self._epochs
+        return "stopped" if early else "epochs"
 
 
 class _Watched:

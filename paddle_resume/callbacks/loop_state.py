@@ -27,6 +27,7 @@ class LoopState:
         self._hooks = hooks
         self.epoch_index = 0
         self.batches_done = 0
+        self.step = 0
         self.iterations_left: Optional[int] = None
 
     def capture(self) -> Captured:
@@ -41,6 +42,7 @@ class LoopState:
         values = {
             "epoch_index": self.epoch_index,
             "batches_done": self.batches_done,
+            "step": self.step,
             "num_iters": self._hooks.num_iters,
             "iterations_left": self.iterations_left,
             "stop_training": bool(self._hooks.model.stop_training),
@@ -58,29 +60,30 @@ class LoopState:
         logs.clear()
         logs.update(decode(values["logs"], captured.tensors))
         self._hooks.model.stop_training = values["stop_training"]
-        left = remaining(values, self._hooks.num_iters)
+        left = remaining(values, self._hooks.num_iters, values["step"])
         self.iterations_left = left
         if left is not None:
             self._hooks.set_iterations_left(left)
         return []
 
 
-def remaining(values: Mapping[str, Any], num_iters: Optional[int]) -> Optional[int]:
+def remaining(values: Mapping[str, Any], num_iters: Optional[int], step: int) -> Optional[int]:
     """Returns the iterations that are left of this run's num_iters.
 
     Args:
         values: what `LoopState.capture` returned.
         num_iters: of this run's fit.
+        step: trained so far, all of which count where the checkpoint's fit had no num_iters.
 
     Returns:
         The number, negative where more have been done; None where fit has no num_iters.
 
     Example:
-        >>> remaining({"num_iters": 20, "iterations_left": 5}, 30)
+        >>> remaining({"num_iters": 20, "iterations_left": 5}, 30, step=15)
         15
     """
     if num_iters is None:
         return None
     if values["num_iters"] is None:
-        return num_iters
+        return num_iters - step
     return int(values["iterations_left"] + num_iters - values["num_iters"])

@@ -64,14 +64,14 @@ def parse_resume_from(text: Union[str, "os.PathLike[str]"]) -> ResumeFrom:
         ResumeFrom(kind='step', text='step:500', number=500)
     """
     if isinstance(text, os.PathLike):
-        return ResumeFrom("path", os.fspath(text))
+        return ResumeFrom("path", _same_text(os.fspath(text)))
     if not isinstance(text, str) or not text.strip():
         raise ConfigError(f"resume_from={text!r}: {FORMS} expected")
     if text in _WORDS:
         return ResumeFrom(text, text)
     kind, colon, number = text.partition(":")
     if not colon or kind not in _NUMBERED:
-        return ResumeFrom("path", text)
+        return ResumeFrom("path", _same_text(text))
     if not (number.isascii() and number.isdigit() and len(number) <= 18):
         raise ConfigError(f"resume_from={text!r}: {number!r} is not a number; {FORMS} expected")
     return ResumeFrom(kind, text, int(number))
@@ -181,6 +181,15 @@ def plan(
         rejected=tuple(rejected),
         leave_behind=tuple(path for path in in_the_way if path not in bad),
     )
+
+
+def _same_text(path: str) -> str:
+    """One text for one checkpoint, so that a start made again is recognised; a link stays one."""
+    path = os.path.normpath(path)
+    stem, ending = os.path.splitext(path)
+    if ending in (".pdparams", ".pdopt"):
+        path = stem
+    return os.path.dirname(path) if os.path.isfile(path + ".pdparams") else path
 
 
 def new_run_id() -> str:

@@ -90,6 +90,24 @@ class Lock:
             raise
         self._key = key
 
+    def renew(self) -> None:
+        """Makes sure that the lock is still held.
+
+        Closing any handle of its file drops it, which a copy of the whole folder does.
+
+        Raises:
+            LockedError: another process has taken it meanwhile.
+        """
+        import fcntl
+
+        if self._handle is None:
+            return
+        try:
+            fcntl.lockf(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            who = "another process, which took it while this run went on"
+            raise LockedError(_message(self._path, _read(self._handle), who)) from error
+
     def release(self) -> None:
         """Gives the lock back; does nothing where it is not held, as in a forked child."""
         if self._handle is None or self._key is None or self._key[0] != os.getpid():

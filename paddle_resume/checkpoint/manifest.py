@@ -110,7 +110,7 @@ def read(folder: Path) -> Manifest:
 
 
 def dump_json(value: Mapping[str, Any], name: str) -> bytes:
-    """Writes JSON that every parser reads: sorted, without NaN.
+    """Writes JSON that every parser reads: without NaN. The order of keys is part of a state.
 
     Args:
         value: JSON values.
@@ -123,9 +123,9 @@ def dump_json(value: Mapping[str, Any], name: str) -> bytes:
         CheckpointError: a value is not JSON.
     """
     try:
-        text = json.dumps(value, sort_keys=True, allow_nan=False)
+        text = json.dumps(value, allow_nan=False)
         if len(text) < 65536:
-            text = json.dumps(value, sort_keys=True, allow_nan=False, indent=1)
+            text = json.dumps(value, allow_nan=False, indent=1)
     except (TypeError, ValueError, RecursionError) as error:
         where = _first_unwritable(value, "")
         raise CheckpointError(f"{name} cannot be written as JSON: {where or error}") from error

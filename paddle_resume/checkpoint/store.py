@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Collection, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 from paddle_resume.checkpoint import aside, layout, links, reader, writer
 from paddle_resume.checkpoint import manifest as manifests
@@ -38,17 +39,30 @@ class Store:
         self.save_dir = Path(save_dir)
         self._lock = Lock(self.save_dir / ".lock")
 
-    def prepare(self) -> None:
-        """Creates the folder and proves that it can be written to.
+    def create(self) -> None:
+        """Creates the folder.
+
+        Raises:
+            ConfigError: it cannot be created.
+        """
+        with self._usable():
+            self.save_dir.mkdir(parents=True, exist_ok=True)
+
+    def prove_writable(self) -> None:
+        """Proves that the folder can be written to; only for the one who has the lock.
 
         Raises:
             ConfigError: it cannot; found before the first step, not at the first save.
         """
         probe = self.save_dir / writer.temp_name("probe")
-        try:
-            self.save_dir.mkdir(parents=True, exist_ok=True)
+        with self._usable():
             writer.replace_file(probe, b"x" * 4096)
             probe.unlink()
+
+    @contextmanager
+    def _usable(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             raise ConfigError(
                 f"save_dir={str(self.save_dir)!r} cannot be used: {error.strerror or error} "
@@ -130,6 +144,7 @@ class Store:
             CheckpointError: this step is there already, or a value cannot be written.
             OSError: the disk is full or failed. Older checkpoints are untouched in any case.
         """
+        self._lock.renew()
         position = snapshot.state.position
         final = self.save_dir / layout.folder_name(position.step)
         _refuse_existing(final)
@@ -201,6 +216,8 @@ class Store:
                     shutil.rmtree(entry.path)
                 else:
                     os.unlink(entry.path)
+            except FileNotFoundError:
+                pass
             except OSError as error:
                 log.warning("%s is left from an interrupted save and stays: %s", entry.path, error)
 
@@ -261,6 +278,22 @@ class Store:
         if saved is None:
             return None
         return f"{self.save_dir / EVENTS_FILE} tells of a checkpoint saved here at step {saved}"
+
+    def has_saved_since(self, resume_from: str) -> bool:
+        """Whether the run that the newest start with this argument made has saved.
+
+        Args:
+            resume_from: the argument as given.
+        """
+        line, saved = None, False
+        for event in events.read(self.save_dir / EVENTS_FILE):
+            if event["event"] == "start":
+                origin = event.get("origin")
+                line = origin.get("resume_from") if isinstance(origin, dict) else None
+                saved = saved and event.get("action") != "fresh"
+            elif event["event"] == "save":
+                saved = True
+        return saved and line == resume_from
 
     def _scan(self) -> Sequence["os.DirEntry[str]"]:
         try:

@@ -2,60 +2,59 @@
 
 from __future__ import annotations
 
-import random
-from typing import Any, Dict, List, Mapping, MutableMapping, Tuple
+import json
+from typing import Any, Dict, Iterator, List, Mapping, MutableMapping, Tuple
 
 import numpy as np
 import xxhash
 
 from paddle_resume.codec import Unencodable, assign, decode, encode
+from paddle_resume.runtime import require_paddle
 
 __all__ = ["SamplerMemory"]
 
-# Arguments of Paddle's own samplers: the script's, never restored.
+# Arguments of Paddle's own samplers, which their own code never changes.
 _ARGUMENTS = frozenset(
     "batch_size shuffle drop_last nranks local_rank num_samples _num_samples total_size "
-    "replacement _acc_steps num_replicas rank".split()
+    "replacement _acc_steps num_replicas rank dataset data_source".split()
 )
-_GENERATORS = (np.random.RandomState, np.random.Generator, random.Random)
-_SCALARS = (bool, int, float, str)
+_DEEPEST = 4
 
 
 class SamplerMemory:
-    """The moving attributes of a batch sampler and of the sampler inside it.
+    """The attributes of a batch sampler, and of the samplers inside it, that its epochs move.
 
-    Numbers (an epoch counter, a seed) and random generators are kept always; lists and arrays (a
-    permutation shuffled in place) only once they have changed. A sampler with state_dict() and
-    set_state_dict() speaks for itself.
+    What is as the script made it is not kept, so that the script may change it; an epoch counter
+    is kept always. A sampler with state_dict() and set_state_dict() speaks for itself.
 
     Args:
         sampler: the batch sampler, before its first epoch.
     """
 
     def __init__(self, sampler: Any) -> None:
-        self._parts: List[Tuple[str, Any]] = [("batch_sampler", sampler)]
-        inner = getattr(sampler, "sampler", None)
-        if inner is not None and hasattr(inner, "__dict__"):
-            self._parts.append(("sampler", inner))
-        self._first = {
-            (part, key): _digest(value)
-            for part, owner in self._parts
-            for key, value in _attributes(owner).items()
-            if isinstance(value, (list, np.ndarray))
-        }
+        self._parts = list(_samplers("batch_sampler", sampler, 0))
+        self._first = {part: _digests(owner) for part, owner in self._parts}
 
-    def capture(self, tensors: MutableMapping[str, np.ndarray]) -> Dict[str, Any]:
-        """Returns JSON; arrays go into `tensors`."""
+    def capture(
+        self, tensors: MutableMapping[str, np.ndarray], unsaved: List[str]
+    ) -> Dict[str, Any]:
+        """Returns JSON; arrays go into `tensors`, what cannot be kept into `unsaved`."""
         held: Dict[str, Any] = {}
         for part, owner in self._parts:
             if _speaks(owner):
                 held[part] = {"state": encode(owner.state_dict(), tensors, f"{part}/state")}
                 continue
-            attributes = {
-                key: encode(value, tensors, f"{part}/{key}")
-                for key, value in _attributes(owner).items()
-                if isinstance(value, _SCALARS + _GENERATORS) or self._changed(part, key, value)
-            }
+            attributes = {}
+            for key, value in _attributes(owner).items():
+                digest = _digest(value)
+                if digest is None:
+                    if isinstance(value, Iterator):
+                        unsaved.append(
+                            f"the {part}'s {key} is a {type(value).__name__}, whose place cannot "
+                            "be saved: give the sampler state_dict() and set_state_dict()"
+                        )
+                elif digest != self._first[part].get(key) or "epoch" in key.lower():
+                    attributes[key] = encode(value, tensors, f"{part}/{key}")
             held[part] = {"attributes": attributes}
         return held
 
@@ -69,11 +68,16 @@ class SamplerMemory:
                 if hasattr(owner, key):
                     assign(owner, key, decode(value, tensors))
 
-    def _changed(self, part: str, key: str, value: Any) -> bool:
-        if not isinstance(value, (list, np.ndarray)):
-            return False
-        digest = _digest(value)
-        return digest != "" and digest != self._first.get((part, key))
+
+def _samplers(name: str, sampler: Any, depth: int) -> Iterator[Tuple[str, Any]]:
+    """Yields a sampler and those that it holds."""
+    if depth > _DEEPEST or not hasattr(sampler, "__dict__"):
+        return
+    yield name, sampler
+    io = require_paddle().io
+    for key, value in vars(sampler).items():
+        if isinstance(value, (io.Sampler, io.BatchSampler)):
+            yield from _samplers(f"{name}.{key}", value, depth + 1)
 
 
 def _speaks(owner: Any) -> bool:
@@ -84,17 +88,19 @@ def _attributes(owner: Any) -> Dict[str, Any]:
     return {key: value for key, value in vars(owner).items() if key not in _ARGUMENTS}
 
 
-def _digest(value: Any) -> str:
-    """Returns a hash of a list or array of plain values, "" where it holds something else."""
-    array = np.asarray(value) if isinstance(value, np.ndarray) or _flat(value) else None
-    if array is None or array.dtype.hasobject:
-        return ""
-    return xxhash.xxh3_64_hexdigest(np.ascontiguousarray(array).tobytes())
+def _digests(owner: Any) -> "Dict[str, str | None]":
+    return {key: _digest(value) for key, value in _attributes(owner).items()}
 
 
-def _flat(values: List[Any]) -> bool:
+def _digest(value: Any) -> "str | None":
+    """Returns a hash of a value; None where it has no form on disk."""
+    tensors: Dict[str, np.ndarray] = {}
+    plain_list = isinstance(value, list) and all(type(item) is int for item in value)
     try:
-        encode(values[:1], {})
-    except Unencodable:
-        return False
-    return all(isinstance(value, _SCALARS) for value in values)
+        text = json.dumps(encode(np.array(value) if plain_list else value, tensors))
+    except (Unencodable, OverflowError):
+        return None
+    hashed = xxhash.xxh3_64(text.encode())
+    for array in tensors.values():
+        hashed.update(np.ascontiguousarray(array).tobytes())
+    return hashed.hexdigest()

@@ -14,12 +14,15 @@ import numpy as np
 
 from paddle_resume.codec import Unencodable, decode, encode
 from paddle_resume.data.sampler import RecordedSampler, Restart
-from paddle_resume.data.source import Values, batch_size_of, is_past_the_end, patched
+from paddle_resume.data.source import Values, batch_size_of, is_past_the_end, length_of, patched
 from paddle_resume.data.workers import Collate, WorkerStart, split_batch, streams_of, worker_of
 from paddle_resume.runtime import require_paddle
 from paddle_resume.state.rng import set_all_streams
 
 __all__ = ["PoolSource"]
+
+
+_SAME_INDICES = ("num_workers", "batch_size", "length", "batches_done")
 
 
 class PoolSource:
@@ -62,7 +65,7 @@ class PoolSource:
             first, at, streams = self._restart(start, saved, tensors)
             reset = bool(saved.get("was_reset", False))
         self._sampler.restart(at)
-        past = saved is not None and is_past_the_end(start, self._sampler)
+        past = saved is not None and is_past_the_end(start, self._loader.batch_sampler)
         if past and not self._persistent:
             return iter(list(self._sampler)[:0])
         iterator = self._iterator(streams, saved if reset else None, first)
@@ -121,8 +124,8 @@ class PoolSource:
         }
         first = start - self._again(start)
         indices = []
-        now = (self._count, batch_size_of(self._loader), start)
-        if now == (saved.get("num_workers"), saved.get("batch_size"), saved.get("batches_done")):
+        now = (self._count, batch_size_of(self._loader), length_of(self._loader), start)
+        if now == tuple(saved.get(key) for key in _SAME_INDICES):
             indices = decode(saved.get("indices", []), tensors)
         skip = first + len(indices)
         at = Restart(first, skip, saved.get("sampler_start") or None, indices=indices)

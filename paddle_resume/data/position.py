@@ -78,6 +78,14 @@ class DataPosition:
             self.done += 1
             yield batch
 
+    def shares(self, loader: Any) -> bool:
+        """Whether a loader's running workers are this one's: they send more than the batches."""
+        return loader is self._loader and getattr(loader, "_iterator", None) is not None
+
+    def read_again(self) -> Iterator[Any]:
+        """Reads the loader from its start, for an evaluation on the training's own loader."""
+        return self._source.open(0, None, {})
+
     def capture(self) -> Captured:
         """Returns what continues after the last batch given out."""
         tensors = dict(self._epoch_tensors)
@@ -109,7 +117,8 @@ class DataPosition:
         self._epoch_start = {"streams": all_streams()}
         if self._memory is not None:
             try:
-                self._epoch_start["sampler"] = self._memory.capture(self._epoch_tensors)
+                held = self._memory.capture(self._epoch_tensors, self._unsaved)
+                self._epoch_start["sampler"] = held
             except Unencodable as error:
                 self._unsaved = [f"the sampler's state cannot be saved: {error}"]
         self._epoch_start["tensors"] = sorted(self._epoch_tensors)
@@ -120,15 +129,19 @@ class TiedLoader:
 
     Args:
         loader: any loader.
+        training: the training's position; its loader may be the same one.
     """
 
-    def __init__(self, loader: Any) -> None:
+    def __init__(self, loader: Any, training: Optional[DataPosition]) -> None:
         self._loader = loader
+        self._training = training
 
     def __len__(self) -> int:
         return len(self._loader)
 
     def __iter__(self) -> Iterator[Any]:
+        if self._training is not None and self._training.shares(self._loader):
+            return self._training.read_again()
         return workers_tied(self._loader)
 
 
@@ -138,7 +151,11 @@ def _keys(saved: Mapping[str, Any]) -> List[str]:
 
 
 def _source_of(loader: Any) -> Source:
-    if not isinstance(loader, require_paddle().io.DataLoader) or not loader.auto_collate_batch:
+    kind = require_paddle().io.DataLoader
+    # A subclass that iterates in its own way is read in its own way.
+    if not isinstance(loader, kind) or type(loader).__iter__ is not kind.__iter__:
+        return ReplaySource(loader)
+    if not loader.auto_collate_batch:
         return ReplaySource(loader)
     check_loader(loader)
     if loader.num_workers == 0:

@@ -89,6 +89,7 @@ class RecordedSampler:
         self.loop_turn = 0
         self.drawn_beside_loop = False
         self.started_with: Dict[str, Any] = {}
+        self.error: Optional[Exception] = None
 
     def __len__(self) -> int:
         return len(self._sampler)
@@ -100,6 +101,15 @@ class RecordedSampler:
         return iter(()) if self.empty else self._iterate(self._at)
 
     def _iterate(self, at: Restart) -> Iterator[Any]:
+        try:
+            yield from self._draw(at)
+        except Exception as error:
+            if not self._in_thread:
+                raise
+            # Paddle's loading thread would end without a word, and the loop wait for ever.
+            self.error = error
+
+    def _draw(self, at: Restart) -> Iterator[Any]:
         if at.streams is not None:
             set_all_streams(at.streams)
         self.started_with = all_streams()

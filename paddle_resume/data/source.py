@@ -104,6 +104,9 @@ def length_of(loader: Any) -> Optional[int]:
 
 
 def is_past_the_end(start: int, sampler: Any) -> bool:
-    """Whether an epoch has no batch `start`; False where the sampler cannot tell."""
+    """Whether an epoch has no batch `start`; the length of Paddle's own samplers is true."""
+    parts = (sampler, getattr(sampler, "sampler", sampler))
+    if not all(type(part).__module__.startswith("paddle.") for part in parts):
+        return False
     length = length_of(sampler)
     return length is not None and start >= length

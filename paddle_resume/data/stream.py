@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any, Dict, Iterator
 
 __all__ = ["Stream"]
@@ -33,7 +34,8 @@ class Stream:
 
     def place(self) -> Dict[str, Any]:
         """Returns the dataset's state, and whether its iteration has ended."""
-        return {"state": self._dataset.state_dict(), "ended": self._ended}
+        # A copy: a dataset may hand out the very dict that it goes on to change.
+        return {"state": copy.deepcopy(self._dataset.state_dict()), "ended": self._ended}
 
     def go_to(self, place: Dict[str, Any]) -> bool:
         """Sets the dataset's state.

@@ -64,7 +64,7 @@ class ThreadSource:
         sampler.draws_host = bool(saved.get("owns_host", False))
         sampler.draws_paddle = bool(saved.get("owns_paddle", False))
         thread = saved.get("thread")
-        if self._stream is not None and "stream" in saved:
+        if self._stream is not None and saved.get("stream") is not None:
             more = self._stream.go_to(decode(saved["stream"], tensors))
             sampler.restart(Restart(batch=start, thread_streams=thread), known=True)
             if not more:
@@ -75,7 +75,7 @@ class ThreadSource:
         else:
             at = Restart(start, start, saved.get("sampler_start") or None, thread)
             sampler.restart(at, known=True)
-            if is_past_the_end(start, sampler):
+            if is_past_the_end(start, self._loader.batch_sampler):
                 return iter(list(sampler)[:0])  # no thread, but the sampler ends as it would
         iterator = self._iterator()
         sampler.record_before(start, self._is_loading)  # None: the iterator raises why
@@ -131,6 +131,8 @@ class ThreadSource:
             batch = next(self._loading, self)
             self._sampler.loop_goes_on()
             if batch is self:
+                if self._sampler.error is not None:
+                    raise self._sampler.error
                 return
             yield batch
 

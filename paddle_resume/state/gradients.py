@@ -52,12 +52,19 @@ class Gradients:
         paddle = require_paddle()
         zeros = set(captured.values["zeros"])
         known = set(self._parameters)
+        problems = []
         for name, parameter in self._parameters.items():
-            if name in captured.tensors:
-                parameter.grad = paddle.to_tensor(captured.tensors[name])
+            array = captured.tensors.get(name)
+            if array is not None and list(array.shape) != list(parameter.shape):
+                problems.append(
+                    f"the gradient of {name} is {list(array.shape)} in the checkpoint and the "
+                    f"parameter {list(parameter.shape)} here"
+                )
+            elif array is not None:
+                parameter.grad = paddle.to_tensor(array)
             elif name in zeros:
                 parameter.grad = paddle.zeros_like(parameter)
             elif parameter.grad is not None:
                 parameter.clear_gradient(False)
         lost = [name for name in (*captured.tensors, *zeros) if name not in known]
-        return [f"the gradient of {name} has no parameter here" for name in lost]
+        return problems + [f"the gradient of {name} has no parameter here" for name in lost]

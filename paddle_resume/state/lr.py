@@ -7,6 +7,7 @@ from typing import Any, Dict, List, Mapping, MutableMapping
 import numpy as np
 
 from paddle_resume.codec import Unencodable, assign, decode, encode
+from paddle_resume.observe.log import log
 from paddle_resume.runtime import require_paddle
 from paddle_resume.types import Captured
 
@@ -133,10 +134,15 @@ def _load(
 
 
 def _fast_forward(rate: Any, saved: "Mapping[str, Any] | None") -> List[str]:
-    if not _is_scheduler(rate) or saved is None:
+    if not _is_scheduler(rate):
         return []
-    if isinstance(rate, require_paddle().optimizer.lr.ReduceOnPlateau):
-        return []  # driven by a metric, not by steps: it starts as the script built it
-    while rate.last_epoch < saved["attributes"]["last_epoch"]:
-        rate.step()
+    if saved is None or isinstance(rate, require_paddle().optimizer.lr.ReduceOnPlateau):
+        why = "is driven by a metric" if saved is not None else "replaces a plain number"
+        log.warning("the script's %s %s: it starts at its beginning", type(rate).__name__, why)
+        return []
+    try:
+        while rate.last_epoch < saved["attributes"]["last_epoch"]:
+            rate.step()
+    except ValueError as error:
+        return [f"the script's schedule {type(rate).__name__} cannot be brought here: {error}"]
     return []

@@ -58,7 +58,7 @@ class Network:
         own = self._layer.state_dict()
         with require_paddle().no_grad():
             for name in fitting:
-                _put(self._layer, name, own[name], captured.tensors[name])
+                _put(self._layer, name, own.get(name), captured.tensors[name])
         frozen = captured.values["stop_gradient"]
         for name, parameter in self._layer.named_parameters():
             if name in frozen:
@@ -71,9 +71,10 @@ class Network:
         problems = [
             f"{self.name}: {name} {_describe(saved[name])} is in the checkpoint, not in the network"
             for name in saved
-            if name not in own
+            if name not in own and _owner(self._layer, name) is None
         ]
-        fitting = []
+        # A buffer that is None until the first forward is in no state_dict, but has its place.
+        fitting = [name for name in saved if name not in own and _owner(self._layer, name)]
         for name, tensor in own.items():
             if not tensor._is_initialized() and name not in saved:
                 continue

@@ -228,5 +228,5 @@ MUTATIONS: Dict[str, Callable[[], None]] = {
     "worker_streams": _worker_streams,
     "first_worker": _saved_data("PoolSource", "data.pool", "first_worker", 0),
     "was_reset": _saved_data("PoolSource", "data.pool", "was_reset", False),
-    "dataset_state": _saved_data("ThreadSource", "data.thread", "dataset", None),
+    "dataset_state": _saved_data("ThreadSource", "data.thread", "stream", None),
 }

@@ -62,7 +62,8 @@ def make(hidden: int = 6, optimizer: str = "Adam", rate: Any = 0.05, **more: Any
 
 def fit(model: Any, callbacks: List[Any], epochs: int = 2, **more: Any) -> None:
     """Trains it."""
-    data = more.pop("data", None) or Points()
+    data = more.pop("data", None)
+    data = Points() if data is None else data
     arguments: Dict[str, Any] = {"batch_size": BATCH, "epochs": epochs, "verbose": 0, **more}
     model.fit(data, callbacks=callbacks, **arguments)
 

@@ -90,7 +90,7 @@ def test_save_dir_locked_by_a_live_run(tmp_path: Path) -> None:
         import sys, time
         from pathlib import Path
         from paddle_resume.checkpoint.store import Store
-        store = Store(Path(sys.argv[1])); store.prepare(); store.lock()
+        store = Store(Path(sys.argv[1])); store.create(); store.lock()
         print("locked", flush=True); time.sleep(60)
         """
     )

@@ -50,7 +50,7 @@ def save(
 def make_store(folder: Path, *steps: int) -> Store:
     """A prepared store with checkpoints."""
     store = Store(folder)
-    store.prepare()
+    store.create()
     for step in steps:
         save(store, step)
     return store

@@ -128,3 +128,8 @@ def test_assign_keeps_the_object_where_others_hold_it() -> None:
     assign(owner, "items", [2, 3])
     assert owner.rng is rng and rng.random() == random.Random(2).random()  # type: ignore
     assert owner.items is items and items == [2, 3]  # type: ignore[attr-defined]
+
+
+def test_two_arrays_of_one_path_are_kept_apart() -> None:
+    value = {"a/b": np.ones(2), "a": {"b": np.zeros(2)}}
+    assert same(through_json(value), value)

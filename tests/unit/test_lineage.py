@@ -43,7 +43,7 @@ def steps(entries: Any) -> list:
         ("step:0500", "step", 500),
         ("output/run1/step_00000500", "path", -1),
         ("a:b/model", "path", -1),
-        (Path("x/model.pdparams"), "path", -1),
+        (Path("x/model"), "path", -1),
     ],
 )
 def test_forms_of_resume_from(text: Any, kind: str, number: int) -> None:
@@ -153,3 +153,11 @@ def test_run_ids_are_unique_and_sort_by_time() -> None:
     ids = [lineage.new_run_id() for _ in range(500)]
     assert len(set(ids)) == 500
     assert all(re.fullmatch(r"\d{8}-\d{6}-[0-9a-f]{8}", run_id) for run_id in ids)
+
+
+def test_a_checkpoint_has_one_text_however_it_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "step_00000005"
+    folder.mkdir()
+    (folder / "model.pdparams").touch()
+    given = ["", "/", "/model", "/model.pdparams", "/model.pdopt"]
+    assert {parse_resume_from(f"{folder}{end}").text for end in given} == {str(folder)}

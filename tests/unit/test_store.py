@@ -133,7 +133,7 @@ sys.path[:0] = [{here!r}, {root!r}]
 from samples import make_snapshot
 from paddle_resume.checkpoint.store import Store
 store = Store({folder!r})
-store.prepare()
+store.create()
 store.lock()
 first = max([int(path.name[5:]) for path in store.checkpoints()], default=0) + 1
 store.clean_leftovers()
@@ -170,8 +170,14 @@ def test_after_any_sigkill_everything_that_can_be_seen_is_good(tmp_path: Path) -
     assert not any(name.startswith(".tmp-") for name in names(tmp_path))
 
 
-def test_prepare_creates_the_folder_and_leaves_nothing_in_it(tmp_path: Path) -> None:
-    Store(tmp_path / "a" / "b").prepare()
+def prepare(path: Path) -> None:
+    store = Store(path)
+    store.create()
+    store.prove_writable()
+
+
+def test_the_folder_is_created_and_nothing_is_left_in_it(tmp_path: Path) -> None:
+    prepare(tmp_path / "a" / "b")
     assert names(tmp_path / "a" / "b") == []
 
 
@@ -181,14 +187,14 @@ def test_a_save_dir_that_cannot_be_used_is_a_config_error(
     (tmp_path / "file").write_text("x")
     for path in (tmp_path / "file", tmp_path / "file" / "run", Path("/proc/run")):
         with pytest.raises(ConfigError, match="cannot be used"):
-            Store(path).prepare()
+            prepare(path)
 
     def full(handle: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(ConfigError, match="No space left on device"):
-        Store(tmp_path / "full").prepare()
+        prepare(tmp_path / "full")
     assert names(tmp_path / "full") == []
 
 
@@ -355,7 +361,7 @@ def test_the_lock_is_of_the_folder(tmp_path: Path) -> None:
 def test_signs_of_an_earlier_run(tmp_path: Path, name: str) -> None:
     store = Store(tmp_path / "run")
     assert store.signs_of_earlier_run() is None
-    store.prepare()
+    store.create()
     (store.save_dir / name).symlink_to("gone")
     assert name in str(store.signs_of_earlier_run())
 
