@@ -123,6 +123,7 @@ class FitRun:
             if self._data is not None:
                 self._data.close()
         finally:
+            self._data, self._parts, self._state = None, None, None
             self._session.close()
 
     # ------------------------------------------------------------------ the way to the start

@@ -46,6 +46,7 @@ class PoolSource:
         self._marks: Dict[int, List[bytes]] = {}
         self._first_worker = 0
         self._was_reset = False
+        self._running: Any = None
         if self._persistent:
             self._end_persistent()  # workers from before the fit do not send their streams
 
@@ -69,6 +70,7 @@ class PoolSource:
         if past and not self._persistent:
             return iter(list(self._sampler)[:0])
         iterator = self._iterator(streams, saved if reset else None, first)
+        self._running = iterator
         source = self._unpack(iterator, first)
         for _ in range(start - first):
             next(source, None)
@@ -101,8 +103,11 @@ class PoolSource:
         return values
 
     def close(self) -> None:
-        """See `Source.close`: the workers of a persistent pool send their streams, which nobody
-        outside the fit expects."""
+        """See `Source.close`: ends the workers of an epoch that was left early; those of a
+        persistent pool send their streams, which nobody outside the fit expects."""
+        running, self._running = self._running, None
+        if running is not None:
+            running._try_shutdown_all(1)
         if self._persistent:
             self._end_persistent()
 

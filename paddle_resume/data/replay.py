@@ -33,6 +33,7 @@ class ReplaySource:
         self._threaded = _loads_beside(loader)
         self._drawn_inside = False
         self._drawn_between = False
+        self._running: Any = None
 
     def open(
         self,
@@ -75,10 +76,16 @@ class ReplaySource:
         return {}
 
     def close(self) -> None:
-        """See `Source.close`."""
+        """See `Source.close`: as for `ThreadSource`, where the loader is one of Paddle's."""
+        running, self._running = self._running, None
+        if hasattr(running, "_try_shutdown_all"):
+            running._try_shutdown_all()
+        elif hasattr(running, "close"):
+            running.close()
 
     def _watched(self, iterator: Iterator[Any]) -> Iterator[Any]:
         """Notices who draws random numbers: the loader, or the training between two batches."""
+        self._running = iterator
         given: Optional[Dict[str, Any]] = None
         while True:
             before = host_streams()

@@ -113,7 +113,14 @@ class ThreadSource:
         return values
 
     def close(self) -> None:
-        """See `Source.close`."""
+        """See `Source.close`: ends the loading thread of an epoch that was left early.
+
+        Left to the garbage collector, it may be ended in a forked worker, where its thread is not
+        and Paddle would wait for it for ever.
+        """
+        loading, self._loading = self._loading, None
+        if loading is not None:
+            loading._try_shutdown_all()
 
     def _iterator(self) -> Iterator[Any]:
         loader = self._loader
@@ -126,9 +133,10 @@ class ThreadSource:
 
     def _telling(self) -> Iterator[Any]:
         """Tells the sampler when the loop waits for a batch."""
+        loading = self._loading
         while True:
             self._sampler.loop_goes_on()
-            batch = next(self._loading, self)
+            batch = next(loading, self)
             self._sampler.loop_goes_on()
             if batch is self:
                 if self._sampler.error is not None:
