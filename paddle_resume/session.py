@@ -123,11 +123,6 @@ class Session:
             self._saver = Saver(self.store, plan, self._saving, self.events)
             self._exit.callback(self._saver.wait)
 
-    @property
-    def saves(self) -> bool:
-        """Whether this run saves at all."""
-        return self._saver is not None
-
     def wait_for_saved_step(self) -> Optional[int]:
         """Waits for the save in flight, and returns the newest step of this run on disk."""
         if self._saver is None:
