@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
+import subprocess
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Iterator, List, Optional
 
 import numpy as np
 import paddle
+import pytest
 
 SAMPLES, FEATURES, BATCH = 24, 4, 8
 STEPS = SAMPLES // BATCH
@@ -80,6 +84,29 @@ def listing(folder: Path) -> Dict[str, Optional[int]]:
         for path in sorted(folder.rglob("*"))
         if path.name not in (".lock", "events.jsonl")
     }
+
+
+@contextlib.contextmanager
+def disk(folder: Path, options: str) -> Iterator[Path]:
+    """Mounts a real tmpfs, for a test; skips the test where that is not allowed."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("mounting a tmpfs needs root")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def fill(path: Path) -> None:
+    """Takes all the room of a disk."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT)
+    try:
+        while True:
+            os.write(handle, b"x" * 4096)
+    except OSError:
+        os.close(handle)
 
 
 class Counter(paddle.callbacks.Callback):  # type: ignore[misc]

@@ -16,7 +16,7 @@ import pytest
 
 import paddle_resume as pr
 
-from .models import STEPS, Counter, Points, fit, listing, make
+from .models import STEPS, Counter, Points, disk, fill, fit, listing, make
 
 
 def refused(error: Any, *words: str, callbacks: Any, model: Any = None, **more: Any) -> str:
@@ -55,33 +55,15 @@ def test_save_dir_is_no_path(folder: Any) -> None:
 
 
 def test_save_dir_on_a_full_disk(tmp_path: Path) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
-        pytest.skip("mounting a tmpfs needs root")
-    try:
-        with open(disk / "filler", "wb") as filler:
-            try:
-                filler.write(b"x" * (1 << 20))
-                filler.flush()
-            except OSError:
-                pass
-        refused(pr.ConfigError, "No space left", callbacks=pr.resume_callbacks(disk / "run"))
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
+    with disk(tmp_path / "disk", "size=64k") as full:
+        fill(full / "filler")
+        refused(pr.ConfigError, "No space left", callbacks=pr.resume_callbacks(full / "run"))
 
 
 def test_save_dir_read_only(tmp_path: Path) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(disk)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
-        pytest.skip("mounting a tmpfs needs root")
-    try:
-        refused(pr.ConfigError, "Read-only", callbacks=pr.resume_callbacks(disk / "run"))
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
+    with disk(tmp_path / "disk", "ro") as read_only:
+        callbacks = pr.resume_callbacks(read_only / "run")
+        refused(pr.ConfigError, "Read-only", callbacks=callbacks)
 
 
 def test_save_dir_locked_by_a_live_run(tmp_path: Path) -> None:
