@@ -24,20 +24,26 @@ from paddle_resume.errors import (
 
 if TYPE_CHECKING:
     from paddle_resume.callbacks.auto_resume import AutoResume
+    from paddle_resume.callbacks.best_saver import BestSaver
+    from paddle_resume.callbacks.emergency_saver import EmergencySaver
     from paddle_resume.callbacks.periodic_saver import PeriodicSaver
     from paddle_resume.callbacks.shortcut import resume_callbacks
     from paddle_resume.catalog import Checkpoint, checkpoints, load
+    from paddle_resume.config.build import callbacks_from_config
 
 __all__ = [
     "AutoResume",
+    "BestSaver",
     "Checkpoint",
     "CheckpointError",
     "ConfigError",
+    "EmergencySaver",
     "LockedError",
     "MismatchError",
     "PeriodicSaver",
     "ResumeError",
     "__version__",
+    "callbacks_from_config",
     "checkpoints",
     "load",
     "resume_callbacks",
@@ -45,8 +51,11 @@ __all__ = [
 
 _HOMES = {
     "AutoResume": "paddle_resume.callbacks.auto_resume",
+    "BestSaver": "paddle_resume.callbacks.best_saver",
     "Checkpoint": "paddle_resume.catalog",
+    "EmergencySaver": "paddle_resume.callbacks.emergency_saver",
     "PeriodicSaver": "paddle_resume.callbacks.periodic_saver",
+    "callbacks_from_config": "paddle_resume.config.build",
     "checkpoints": "paddle_resume.catalog",
     "load": "paddle_resume.catalog",
     "resume_callbacks": "paddle_resume.callbacks.shortcut",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import platform
 import sys
+import traceback
 from typing import TYPE_CHECKING, Any, Dict, Tuple
 
 from paddle_resume.errors import ConfigError, ResumeError
@@ -11,8 +13,15 @@ from paddle_resume.errors import ConfigError, ResumeError
 if TYPE_CHECKING:
     from types import ModuleType
 
-__all__ = ["require_paddle", "require_supported_run", "versions"]
+__all__ = [
+    "free_memory",
+    "free_shared_memory",
+    "require_paddle",
+    "require_supported_run",
+    "versions",
+]
 
+_OUT_OF_MEMORY = ("out of memory", "resourceexhausted", "cannot allocate memory")
 _SUPPORTED = ((2, 6), (3, 99))
 
 
@@ -68,6 +77,33 @@ def require_supported_run() -> None:
             "protects one process in this version: nothing would keep the ranks' checkpoints "
             "together. Start the training as one process, or leave the callbacks out."
         )
+
+
+def free_memory(error: BaseException) -> None:
+    """Frees what an error holds on to, where it says that memory has run out.
+
+    Its traceback keeps the activations of the step that failed: room that the save needs.
+
+    Args:
+        error: any.
+    """
+    text = str(error).lower()
+    if not isinstance(error, MemoryError) and not any(word in text for word in _OUT_OF_MEMORY):
+        return
+    traceback.clear_frames(error.__traceback__)
+    gc.collect()
+    paddle = require_paddle()
+    if paddle.device.get_device().startswith("gpu"):
+        paddle.device.cuda.empty_cache()
+
+
+def free_shared_memory() -> None:
+    """Removes what DataLoader workers have left in /dev/shm; for a process that ends at once."""
+    paddle = sys.modules.get("paddle")  # never imported here: there is no time for it
+    try:
+        paddle.framework.core._cleanup_mmap_fds()  # type: ignore[union-attr]
+    except AttributeError:
+        pass  # another Paddle, or none: its files go with the machine
 
 
 def versions() -> Dict[str, str]:

@@ -6,10 +6,11 @@ import dataclasses
 import threading
 import time
 from pathlib import Path
-from typing import Dict, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
 
+from paddle_resume.best import Best, BestPolicy, among, steps_named, to_json
 from paddle_resume.checkpoint import layout
-from paddle_resume.checkpoint.store import Store
+from paddle_resume.checkpoint.store import BEST_JSON, Dropped, Store
 from paddle_resume.errors import CheckpointError
 from paddle_resume.observe.events import EventLog
 from paddle_resume.observe.log import human_duration, human_size, log
@@ -30,25 +31,51 @@ class SavePolicy:
         triggers: any of them asks for a save.
         retention: what any of them names is kept.
         in_background: whether the training goes on while the disk is written.
+        best: which scores are kept on top; None where nobody asked.
     """
 
     triggers: Tuple[Trigger, ...]
     retention: Tuple[RetentionPolicy, ...]
     in_background: bool
+    best: Optional[BestPolicy] = None
+
+
+@dataclasses.dataclass
+class _Flight:
+    """The save in flight."""
+
+    step: int
+    started: float
+    is_last: bool
+    is_dropped: bool = False
 
 
 class Saver:
     """Writes snapshots to a store, one at a time.
+
+    Its methods may be called from any thread.
 
     Args:
         store: where to.
         plan: under which run, and after which checkpoint.
         policy: how, and what to keep.
         events: where each save is noted.
+        before_commit: called before each commit, in the thread that writes: puts on the disk
+            what the run that goes on from it will not write again.
+
+    Attributes:
+        last_step: the newest step of this run on disk; None while there is none.
+        last_attempt: `time.monotonic()` at the start of the last save, or of the run.
+        failures: how many saves could not be made.
     """
 
     def __init__(
-        self, store: Store, plan: ResumePlan, policy: SavePolicy, events: EventLog
+        self,
+        store: Store,
+        plan: ResumePlan,
+        policy: SavePolicy,
+        events: EventLog,
+        before_commit: Callable[[], None],
     ) -> None:
         self._store = store
         self._run_id = plan.run_id
@@ -56,7 +83,14 @@ class Saver:
         self._parent = plan.parent
         self._policy = policy
         self._events = events
+        self._before_commit = before_commit
+        self._turn = threading.RLock()
         self._thread: Optional[threading.Thread] = None
+        self._in_flight: Optional[_Flight] = None
+        self._took_s: Optional[float] = None
+        self._crowning = threading.Lock()
+        self._best: Optional[Best] = None
+        self._written_best: Optional[Mapping[str, Any]] = None
         self._finite: Dict[Path, bool] = {}
         self._said_not_finite = False
         self.failures = 0
@@ -73,49 +107,141 @@ class Saver:
         Args:
             snapshot: host copies that nobody changes any more.
         """
-        self.wait()
-        self.last_attempt = time.monotonic()
-        if not self._policy.in_background:
-            self._write(snapshot)
-            return
-        # Not a daemon: a script that ends now still finishes its save.
-        self._thread = threading.Thread(
-            target=self._write, args=(snapshot,), name="paddle_resume-writer", daemon=False
-        )
-        self._thread.start()
+        with self._turn:
+            self.wait()
+            if self.last_step == snapshot.state.position.step:
+                return  # the other thread was first
+            flight = self._begin(snapshot, is_last=False)
+            if not self._policy.in_background:
+                self._write(snapshot, flight)
+                return
+            # Not a daemon: a script that ends now still finishes its save.
+            self._thread = threading.Thread(
+                target=self._write,
+                args=(snapshot, flight),
+                name="paddle_resume-writer",
+                daemon=False,
+            )
+            self._thread.start()
 
-    def wait(self) -> None:
-        """Waits until no save is in flight; an interrupt is passed on when it is not."""
+    def save_now(self, snapshot: Snapshot) -> bool:
+        """Writes a snapshot in this thread, after the one before it is done.
+
+        Args:
+            snapshot: as for `save`.
+
+        Returns:
+            Whether it is on disk.
+        """
+        step = snapshot.state.position.step
+        with self._turn:
+            self.wait()
+            if self.last_step != step:
+                self._write(snapshot, self._begin(snapshot, is_last=True))
+        return self.last_step == step
+
+    def wait(self, timeout: Optional[float] = None) -> bool:
+        """Waits until no save is in flight; an interrupt is passed on when it is not.
+
+        Args:
+            timeout: seconds; None for as long as it takes.
+
+        Returns:
+            Whether none is in flight now.
+        """
         interrupt: Optional[BaseException] = None
-        while self._thread is not None:
+        while True:
+            thread = self._thread
+            if thread is None:
+                break
             try:
-                self._thread.join()
+                thread.join(timeout)
+                if thread.is_alive():
+                    return False
                 self._thread = None
             except KeyboardInterrupt as error:
                 interrupt = error  # giving up the lock now would let another run clean up under it
         if interrupt is not None:
             raise interrupt
+        return True
+
+    def drop(self, patience: float) -> None:
+        """Gives up the save in flight; one that the disk does not let go of is left to itself.
+
+        Args:
+            patience: seconds to wait for its end.
+        """
+        flight = self._in_flight
+        if flight is not None:
+            flight.is_dropped = True
+        if not self.wait(patience):
+            self._thread = None
+            with self._crowning:
+                self._in_flight = None
+
+    @property
+    def in_flight(self) -> Optional[Tuple[int, float]]:
+        """The step of the save in flight, and how many seconds it has run; None for none."""
+        flight = self._in_flight
+        return None if flight is None else (flight.step, time.monotonic() - flight.started)
+
+    @property
+    def takes_s(self) -> Optional[float]:
+        """How many seconds a save takes to be durable; None while there was none to measure."""
+        return self._took_s
+
+    def expect(self, seconds: float) -> None:
+        """Tells how long a save of an earlier process took, until one is measured here."""
+        if self._took_s is None:
+            self._took_s = seconds
+
+    def has(self, step: int) -> bool:
+        """Whether a step is on disk, or on its way there."""
+        flight = self._in_flight
+        return self.last_step == step or (flight is not None and flight.step == step)
+
+    def crown(self, best: Best) -> None:
+        """Keeps the checkpoints of the best scores, and names them in best.json and `best`.
+
+        Args:
+            best: the scores; the newest may belong to the save in flight.
+        """
+        with self._crowning:
+            self._best = best
+            if self._in_flight is None:
+                self._write_best()
+
+    def keeps(self, step: int) -> bool:
+        """Whether the folder holds a step, or will soon."""
+        return self.has(step) or (self._store.save_dir / layout.folder_name(step)).is_dir()
 
     def note(self, position: Position, reasons: Sequence[str]) -> None:
         """Adds reasons to a step that is saved already."""
         self._events.append("reason", step=position.step, reasons=list(reasons))
 
-    def failed(self, position: Position, reasons: Sequence[str], error: Exception) -> None:
-        """Notes a save that could not be made; the training goes on.
+    def failed(
+        self,
+        position: Position,
+        reasons: Sequence[str],
+        error: Exception,
+        is_last: bool = False,
+    ) -> None:
+        """Notes a save that could not be made.
 
         Args:
             position: the boundary.
             reasons: why it was to be saved.
             error: what happened.
+            is_last: whether the training ends with it.
         """
         self.failures += 1
         self.last_attempt = time.monotonic()
         what = f"{type(error).__name__}: {error}"
         log.warning(
-            "step %d could not be saved: %s. Older checkpoints are untouched; training goes on "
-            "and the next trigger tries again (%d failed so far).",
+            "step %d could not be saved: %s. Older checkpoints are untouched%s (%d failed so far).",
             position.step,
             what,
+            "" if is_last else "; training goes on and the next trigger tries again",
             self.failures,
         )
         self._events.append(
@@ -126,23 +252,69 @@ class Saver:
             failures=self.failures,
         )
 
-    def _write(self, snapshot: Snapshot) -> None:
-        position = snapshot.state.position
+    def _begin(self, snapshot: Snapshot, is_last: bool) -> "_Flight":
+        self.last_attempt = time.monotonic()
+        flight = _Flight(snapshot.state.position.step, self.last_attempt, is_last)
+        with self._crowning:
+            self._in_flight = flight
+        return flight
+
+    def _write(self, snapshot: Snapshot, flight: "_Flight") -> None:
         try:
+            self._commit(snapshot, flight)
+        except Exception as error:  # whatever it is, the training must go on
+            self.failed(snapshot.state.position, snapshot.reasons, error, flight.is_last)
+        finally:
+            with self._crowning:
+                if self._in_flight is flight:
+                    self._in_flight = None
+                if self._best is not None and self._in_flight is None:
+                    self._write_best()
+
+    def _commit(self, snapshot: Snapshot, flight: "_Flight") -> None:
+        position, started = snapshot.state.position, time.monotonic()
+        try:
+            self._before_commit()
             snapshot = _with_health(snapshot)
             path, size = self._store.save(
-                snapshot, self._run_id, self._parent, self._origin, 1, versions()
+                snapshot,
+                self._run_id,
+                self._parent,
+                self._origin,
+                1,
+                versions(),
+                lambda: flight.is_dropped,
             )
-        except Exception as error:  # whatever it is, the training must go on
-            self.failed(position, snapshot.reasons, error)
+        except Dropped:
+            log.info("the save of step %d was dropped: there was no time for it", position.step)
+            self._events.append("dropped", step=position.step, reasons=list(snapshot.reasons))
             return
-        durable_s = time.time() - snapshot.taken_at
+        if flight.is_dropped:
+            return  # too late for it: a complete checkpoint, which another has overtaken
+        durable_s = snapshot.blocked_s + time.monotonic() - started
+        self._took_s = durable_s
         blocked_s = snapshot.blocked_s if self._policy.in_background else durable_s
         self._parent = (self._run_id, position.step)
         self.last_step = position.step
         self._announce(SaveResult(path, position, size, blocked_s, durable_s), snapshot)
         self._warn_if_not_finite(path, snapshot)
         self._after_commit(path)
+
+    def _write_best(self) -> None:
+        """Names the best in the folder; what of them is not on disk is left out."""
+        assert self._best is not None and self._policy.best is not None
+        on_disk = {layout.parse_folder_name(path.name): path for path in self._store.checkpoints()}
+        best = among(self._best, [step for step in on_disk if step is not None])
+        content = to_json(best, self._policy.best)
+        if not best.scores or content == self._written_best:
+            return
+        try:
+            self._store.write_json(BEST_JSON, content)
+            self._store.link("best", on_disk[best.scores[0].step])
+            self._written_best = content
+            self._retain()
+        except (OSError, CheckpointError) as error:
+            log.warning("the best checkpoint could not be named: %s", error)
 
     def _announce(self, result: SaveResult, snapshot: Snapshot) -> None:
         position = result.position
@@ -200,11 +372,13 @@ class Saver:
             position = manifest.position
             completed = position.epoch if position.batch == 0 else None
             kept.append(Kept(path, position.step, completed, manifest.run_id))
-        protected = {
-            path
-            for path in (self._store.read_link("best"), self._newest_finite(kept))
-            if path is not None
-        }
+        if self._best is not None:
+            best = frozenset(score.step for score in self._best.scores)
+        else:
+            best = steps_named(self._store.read_json(BEST_JSON))
+        protected = {item.path for item in kept if item.step in best}
+        others = (self._store.read_link("best"), self._newest_finite(kept))
+        protected.update(path for path in others if path is not None)
         for path in select_for_deletion(kept, self._policy.retention, protected, self._run_id):
             error = self._store.delete(path)
             if error is not None:

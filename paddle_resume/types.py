@@ -10,14 +10,18 @@ if TYPE_CHECKING:
     import numpy as np
 
 __all__ = [
+    "ANYTIME",
     "EPOCH_END",
+    "PARTLY",
     "TRAIN",
     "TRAIN_END",
+    "UPDATE",
     "Captured",
     "Captures",
     "Component",
     "Manifest",
     "Origin",
+    "PartlyMoving",
     "Position",
     "ResumePlan",
     "SaveResult",
@@ -25,6 +29,10 @@ __all__ = [
     "TrainingState",
     "values_of",
 ]
+
+UPDATE = "update"
+ANYTIME = "anytime"
+PARTLY = "partly"
 
 EPOCH_END = "epoch_end"
 """Phase: the epoch's last batch is done; on_epoch_end and the evaluation are still to come."""
@@ -73,7 +81,8 @@ class Captures(Protocol):
 
     Attributes:
         name: the part's key in `TrainingState.parts`.
-        moves: `"update"` where only the optimizer's update changes it, else `"anytime"`.
+        moves: `UPDATE` where only the optimizer's update changes it, `PARTLY` where that holds
+            for some of its tensors (see `PartlyMoving`), else `ANYTIME`.
     """
 
     name: str
@@ -81,6 +90,37 @@ class Captures(Protocol):
 
     def capture(self) -> Captured:
         """Returns the part's state, copied to the host."""
+        ...
+
+
+class PartlyMoving(Captures, Protocol):
+    """A part some of whose tensors only the optimizer's update changes."""
+
+    def mark(self) -> Captured:
+        """Returns what else than the update may change, copied to the host."""
+        ...
+
+    def complete(self, marked: Captured, at_once: bool) -> Captured:
+        """Adds the rest, as long as no update has begun since.
+
+        Args:
+            marked: what `mark` returned.
+            at_once: whether nothing at all has run since.
+
+        Returns:
+            What `capture` would have returned then.
+
+        Raises:
+            ResumeError: something that was taken for still has moved.
+        """
+        ...
+
+    def digest(self, marked: Captured) -> str:
+        """Returns a hash of the trained weights that `complete` would add.
+
+        Args:
+            marked: what `mark` returned: what was trained then.
+        """
         ...
 
 
@@ -198,7 +238,7 @@ class SaveResult:
         position: the boundary it was taken at.
         size_bytes: of all its files.
         blocked_s: seconds that the training waited.
-        durable_s: seconds from the boundary to the commit.
+        durable_s: seconds from the start of the copy to the commit.
     """
 
     path: Path

@@ -9,6 +9,7 @@ from typing import Any, Mapping, Optional, Union
 from paddle_resume.callbacks.fit_session import find_callback_list
 from paddle_resume.errors import ConfigError
 from paddle_resume.runtime import require_paddle
+from paddle_resume.save_dir import save_dir_from_environment
 
 __all__ = ["ResumeCallback", "SaveDir"]
 
@@ -27,6 +28,7 @@ class ResumeCallback(require_paddle().callbacks.Callback):  # type: ignore[misc]
     def __init__(self, save_dir: SaveDir, extra: Optional[Mapping[str, Any]] = None) -> None:
         super().__init__()
         self.save_dir = _checked_save_dir(save_dir)
+        self.given_save_dir = os.fspath(save_dir)
         self.extra = _checked_extra(extra)
 
     def on_train_begin(self, logs: Optional[Mapping[str, Any]] = None) -> None:
@@ -40,7 +42,8 @@ def _checked_save_dir(save_dir: SaveDir) -> Path:
     is_path = isinstance(save_dir, (str, os.PathLike)) and isinstance(os.fspath(save_dir), str)
     if not is_path or not os.fspath(save_dir) or "\0" in os.fspath(save_dir):
         raise ConfigError(f"save_dir={save_dir!r}: the path of a folder expected")
-    return Path(save_dir).absolute()
+    # Only here: where the variable is a prefix, applying it twice would nest it.
+    return save_dir_from_environment(Path(save_dir)).absolute()
 
 
 def _checked_extra(extra: Optional[Mapping[str, Any]]) -> Mapping[str, Any]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping
 
+import xxhash
+
 from paddle_resume.callbacks.fit_session import FitHooks
 from paddle_resume.data.source import batch_size_of, length_of
 from paddle_resume.runtime import require_paddle
 from paddle_resume.types import Captured
 
-__all__ = ["Fingerprint", "changes"]
+__all__ = ["Fingerprint", "changes", "trainable"]
 
 _PLAIN = (bool, int, float, str)
 _SCHEDULE = "the checkpoint's learning rate is used; lr_policy=\"override\" takes the script's"
@@ -25,6 +27,7 @@ _MEANING = {
     "device": "it rounds differently: not exact to the last bit",
     "learning_rate": _SCHEDULE,
     "schedule": _SCHEDULE,
+    "trainable": "what the checkpoint trained is trained on",
 }
 _MOVING = frozenset(
     "last_epoch last_lr verbose _var_name best cooldown_counter num_bad_epochs T_cur T_i".split()
@@ -80,6 +83,32 @@ def changes(
     ]
 
 
+def trainable(frozen: Mapping[str, bool]) -> str:
+    """Describes which parameters are trained.
+
+    Args:
+        frozen: each parameter's name to its stop_gradient.
+
+    Example:
+        >>> trainable({"weight": False, "bias": True})
+        '1 of 2 parameters (8e64a4a2)'
+    """
+    names = sorted(name for name, is_frozen in frozen.items() if not is_frozen)
+    return f"{len(names)} of {len(frozen)} parameters ({_hash(names)})"
+
+
+def _trained_by(optimizer: Any, named: Mapping[str, Any]) -> str:
+    groups = optimizer._param_groups
+    if groups and isinstance(groups[0], dict):
+        groups = [parameter for group in groups for parameter in group["params"]]
+    given = {id(parameter) for parameter in groups}
+    return trainable({name: id(parameter) not in given for name, parameter in named.items()})
+
+
+def _hash(value: Any) -> str:
+    return xxhash.xxh32(repr(value).encode()).hexdigest()
+
+
 def _settings(hooks: FitHooks, loader: Any) -> Dict[str, Any]:
     import numpy as np
 
@@ -89,6 +118,8 @@ def _settings(hooks: FitHooks, loader: Any) -> Dict[str, Any]:
     scheduled = isinstance(rate, paddle.optimizer.lr.LRScheduler)
     sampler = getattr(loader, "batch_sampler", None)
     inner = getattr(sampler, "sampler", None)
+    named = dict(hooks.model.network.named_parameters())
+    shapes = sorted((name, list(parameter.shape)) for name, parameter in named.items())
     kinds = [type(item).__name__ for item in (sampler, inner) if item is not None]
     settings: Dict[str, Any] = {
         "accumulate_grad_batches": hooks.accumulate,
@@ -98,12 +129,16 @@ def _settings(hooks: FitHooks, loader: Any) -> Dict[str, Any]:
         "device": paddle.device.get_device().split(":")[0],
         "learning_rate": float(rate.base_lr if scheduled else rate),
         "loss": type(hooks.loss).__name__,
+        "network": f"{len(named)} parameters ({_hash(shapes)})",
         "num_workers": getattr(loader, "num_workers", 0),
         "numpy": np.__version__.split(".")[0],
         "paddle": paddle.__version__,
         "sampler": "+".join(kinds) + f"(shuffle={getattr(sampler, 'shuffle', None)}, "
         f"drop_last={getattr(sampler, 'drop_last', None)})",
+        "optimizer": type(optimizer).__name__,
+        "optimizer.parameters": _trained_by(optimizer, named),
         "schedule": _schedule(rate) if scheduled else None,
+        "trainable": trainable({name: bool(p.stop_gradient) for name, p in named.items()}),
     }
     settings.update(_optimizer_settings(optimizer))
     return settings

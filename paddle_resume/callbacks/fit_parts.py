@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional
 
+from paddle_resume.best import BestScores
 from paddle_resume.callbacks.base import ResumeCallback
 from paddle_resume.callbacks.fingerprint import Fingerprint
 from paddle_resume.callbacks.fit_session import FitHooks
@@ -25,7 +26,10 @@ from paddle_resume.state.optimizer import OptimizerSlots, named_parameters
 from paddle_resume.state.rng import RandomStreams
 from paddle_resume.types import Captures, Component
 
-__all__ = ["FitParts"]
+__all__ = ["OPTIONAL", "FitParts"]
+
+OPTIONAL = (BestScores.name,)
+"""Parts that a checkpoint need not have: whoever adds BestSaver later starts to count then."""
 
 # Slots of a parameter's size that an optimizer makes at its first update.
 _SLOTS = {"SGD": 0, "Momentum": 1, "Adagrad": 1, "RMSProp": 3}
@@ -41,6 +45,11 @@ class FitParts:
         policy: how to restore; None where nobody asked to resume.
         loop: the loop's own component.
         extra: the user's objects.
+        scores: the best so far; None where nobody asked for the best.
+        is_over: see `Listeners`.
+
+    Attributes:
+        gradients: one of the parts, which is told when they are cleared.
 
     Raises:
         ConfigError: something could not be saved or restored.
@@ -52,6 +61,8 @@ class FitParts:
         policy: Optional[ResumePolicy],
         loop: LoopState,
         extra: Mapping[str, Any],
+        scores: Optional[BestScores],
+        is_over: Callable[[], bool],
     ) -> None:
         self._hooks = hooks
         self._layers = _layers(hooks)
@@ -60,23 +71,26 @@ class FitParts:
         parameters = named_parameters(self._layers)
         others = [item for item in hooks.callbacks if not isinstance(item, ResumeCallback)]
         own = Extra(extra)
-        listeners = Listeners(others)
+        listeners = Listeners(others, is_over)
         for part in (own, listeners):
             _dry_run(part)  # what cannot be saved is an error now, not after hours
+        self.gradients = Gradients(parameters, [*named_parameters({"model": hooks.model.network})])
         self._restored: List[Component] = [
             *(Network(layer, name, partial) for name, layer in self._layers.items()),
             Buffers(self._layers),
             OptimizerSlots(hooks.optimizer, parameters, partial=partial),
             LearningRate(hooks.optimizer, lr_policy),
             Scaler(hooks.scaler, hooks.create_scaler),
-            Gradients(parameters),
+            self.gradients,
             Metrics(hooks.metrics),
             EvaluationPool(lambda: hooks.eval_loader),
             loop,
             own,
+            *([] if scores is None else [scores]),
             listeners,
         ]
-        self._others: List[Captures] = [RandomStreams()]
+        self._streams = RandomStreams()
+        self._others: List[Captures] = [self._streams]
 
     def add_data(self, data: DataPosition, fingerprint: Fingerprint) -> None:
         """Adds what is known only when the first epoch comes with its loader."""
@@ -86,6 +100,11 @@ class FitParts:
     def all(self) -> List[Captures]:
         """Every part."""
         return [*self._restored, *self._others]
+
+    @property
+    def at_the_end(self) -> List[Captures]:
+        """The parts that a finished run gives back to the script."""
+        return [*self._restored, self._streams]
 
     @property
     def restored(self) -> List[Component]:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Sequence, Tuple
+import contextlib
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
+from paddle_resume.best import BestScores
 from paddle_resume.callbacks import fit_start, merge
 from paddle_resume.callbacks.base import ResumeCallback
-from paddle_resume.callbacks.fingerprint import Fingerprint, changes
-from paddle_resume.callbacks.fit_parts import FitParts
+from paddle_resume.callbacks.fingerprint import Fingerprint, changes, trainable
+from paddle_resume.callbacks.fit_parts import OPTIONAL, FitParts
 from paddle_resume.callbacks.fit_session import FitHooks
-from paddle_resume.callbacks.loop_state import LoopState, remaining
+from paddle_resume.callbacks.fit_start import Restart
+from paddle_resume.callbacks.loop_state import LoopState
 from paddle_resume.data.position import DataPosition, TiedLoader
 from paddle_resume.data.source import length_of
+from paddle_resume.emergency import Emergency
 from paddle_resume.errors import ConfigError
 from paddle_resume.observe.log import log
 from paddle_resume.runtime import require_supported_run
 from paddle_resume.session import Session
+from paddle_resume.state import curves
 from paddle_resume.state.rng import set_host_streams, set_paddle_streams
-from paddle_resume.types import EPOCH_END, TRAIN, TRAIN_END, Position, TrainingState
+from paddle_resume.types import EPOCH_END, TRAIN, TRAIN_END, Captures, Position, TrainingState
 
 __all__ = ["FitRun"]
 
@@ -28,32 +33,40 @@ class FitRun:
     Args:
         hooks: into the fit.
         callbacks: paddle_resume's own.
-        epochs: fit's epochs.
+        params: fit's parameters.
 
     Raises:
-        ConfigError: the callbacks do not go together.
+        ConfigError: the callbacks do not go together, or not with this fit.
     """
 
-    def __init__(self, hooks: FitHooks, callbacks: Sequence[ResumeCallback], epochs: int) -> None:
+    def __init__(
+        self, hooks: FitHooks, callbacks: Sequence[ResumeCallback], params: Mapping[str, Any]
+    ) -> None:
         self._hooks = hooks
-        self._epochs = epochs
+        self._epochs: int = params["epochs"]
         self._policy = merge.resume_policy(callbacks)
         self._extra = merge.extra_objects(callbacks)
-        save_dir, saving = merge.one_save_dir(callbacks), merge.save_policy(callbacks)
-        self._session = Session(save_dir, self._policy, saving)
+        evaluates = hooks.eval_loader is not None
+        best = merge.best_policy(callbacks, params["metrics"], evaluates)
+        saving = merge.save_policy(callbacks, best)
+        save_dir, given = merge.one_save_dir(callbacks), callbacks[0].given_save_dir
+        self._session = Session(save_dir, given, self._policy, saving)
+        self._scores = None if best is None else BestScores(best)
+        self._writers = _Writers(hooks)
+        stopping = merge.emergency_policy(callbacks)
+        self._emergency: Optional[Emergency] = None
+        if stopping is not None:
+            self._emergency = Emergency(stopping, self._session, self, self._writers)
         self._loop = LoopState(hooks)
         self._parts: Optional[FitParts] = None
         self._data: Optional[DataPosition] = None
+        self._evaluation: Optional[TiedLoader] = None
         self._settings: Dict[str, Any] = {}
-        self._state: Optional[TrainingState] = None
-        self._finished = False
+        self._restart: Optional[Restart] = None
         self._muted = False
-        self._first_heard = 0
-        self._resumed_epoch = -1
-        self._stops_anew = False
         self._epoch_ended = False
         self._epoch = 0
-        self._step = 0
+        self._position = Position(0, 0, 0)
         self._closed = False
 
     @classmethod
@@ -80,7 +93,7 @@ class FitRun:
         if hooks.optimizer is None:
             raise ConfigError("model.prepare() was called without an optimizer: nothing to train")
         own = [item for item in callback_list.callbacks if isinstance(item, ResumeCallback)]
-        hooks.listen(cls(hooks, own, params["epochs"]))
+        hooks.listen(cls(hooks, own, params))
 
     def is_alive(self) -> bool:
         """See `FitListener`."""
@@ -95,12 +108,9 @@ class FitRun:
                 self._end_training(arguments)
             elif not self._muted:
                 self._hooks.dispatch(name, arguments)
-                if name == "on_train_batch_end":
-                    self._after_batch(*arguments)
-                elif name == "on_eval_end":
-                    self._session.note_evaluation(self._step, self._epoch + 1, *arguments)
-        except BaseException:
-            self.close()
+                self._after(name, arguments)
+        except BaseException as error:
+            self._fail(error)
             raise
 
     def run_epoch(self, loader: Any, mode: str, run: Callable[..., Any]) -> Any:
@@ -108,9 +118,12 @@ class FitRun:
         try:
             if mode == "train":
                 return self._run_training(loader, run)
-            return self._hooks.logs if self._muted else run(TiedLoader(loader, self._data))
-        except BaseException:
-            self.close()
+            if self._muted:
+                return self._hooks.logs
+            self._evaluation = TiedLoader(loader, self._data)
+            return run(self._evaluation)
+        except BaseException as error:
+            self._fail(error)
             raise
 
     def close(self) -> None:
@@ -119,12 +132,26 @@ class FitRun:
             return
         self._closed = True
         self._hooks.release()
+        hurry = self._emergency is not None and self._emergency.is_leaving
+        with contextlib.ExitStack() as rest:
+            if self._emergency is not None:
+                rest.callback(self._emergency.close)  # last: it keeps watch over the others
+            rest.callback(self._session.close)
+            for data in (self._data, self._evaluation):
+                if data is not None:
+                    rest.callback(data.close, hurry)
+            self._data, self._evaluation = None, None
+            self._parts, self._restart = None, None
+
+    def _fail(self, error: BaseException) -> None:
+        emergency = self._emergency
         try:
-            if self._data is not None:
-                self._data.close()
+            if emergency is not None and not self._closed:
+                emergency.rescue(error)
         finally:
-            self._data, self._parts, self._state = None, None, None
-            self._session.close()
+            self.close()
+        if emergency is not None:
+            emergency.insist(error)
 
     # ------------------------------------------------------------------ the way to the start
 
@@ -134,34 +161,33 @@ class FitRun:
             # After every callback's on_train_begin and before the first batch: an error in one of
             # them, or here, leaves nothing behind.
             self._hooks.take_over_epochs(self)
-            self._parts = FitParts(self._hooks, self._policy, self._loop, self._extra)
-            self._state = self._session.open(self._parts.expected_bytes(), self)
-            if self._state is not None:
-                self._plan(self._state)
+            self._parts = FitParts(
+                self._hooks,
+                self._policy,
+                self._loop,
+                self._extra,
+                self._scores,
+                self._is_finished,
+            )
+            state = self._session.open(self._parts.expected_bytes(), self)
+            if state is not None:
+                self._plan(state)
             else:
-                self._session.begin(step=0)
-        if self._epoch >= self._first_heard:
+                self._begin(self._position)
+        if self._restart is None or self._epoch >= self._restart.first_heard:
             self._muted = False
             self._hooks.dispatch("on_epoch_begin", arguments)
+            self._after("on_epoch_begin", arguments)
 
     def _plan(self, state: TrainingState) -> None:
-        """Decides which epochs nobody hears of."""
-        position, loop = state.position, state.parts["loop"].values
-        num_iters = self._hooks.num_iters
-        left = remaining(loop, num_iters, position.step)
-        fit_start.refuse_to_go_back(position, self._epochs, num_iters, left)
         mark = self._session.finished()
-        why = fit_start.why_finished(position, self._epochs, left, mark)
-        # One that had ended, and is to train longer, does not end again at once.
-        self._stops_anew = mark is not None or position.phase == TRAIN_END
+        self._restart = fit_start.restart(state, self._epochs, self._hooks.num_iters, mark)
         self._muted = True
-        self._step = position.step
-        self._resumed_epoch = loop["epoch_index"]
-        self._first_heard = self._resumed_epoch + (position.phase == TRAIN_END)
+        self._position = state.position
         self._hooks.model.stop_training = False  # one of before would end the muted epochs
-        if why is not None:
-            self._finished, self._first_heard = True, self._epochs
-            self._session.say_finished(position, why, self._epochs)
+
+    def _is_finished(self) -> bool:
+        return self._restart is not None and self._restart.why_finished is not None
 
     def _run_training(self, loader: Any, run: Callable[..., Any]) -> Any:
         assert self._parts is not None
@@ -170,38 +196,61 @@ class FitRun:
             fingerprint = Fingerprint(self._hooks, loader)
             self._settings = fingerprint.settings
             self._parts.add_data(self._data, fingerprint)
-        if self._state is None:
+            if self._restart is not None and self._restart.had_finished:
+                self._refuse_another(self._restart)
+        restart = self._restart
+        if restart is None:
             return run(_Watched(self, self._data, self._data.batches()))
-        if self._finished:
-            self._restore(self._state)
-            _set_streams(self._state.parts["rng"].values, True, True)
-            self._hooks.model.stop_training = True  # out of fit's loop
-        elif self._epoch == self._resumed_epoch:
-            start, batches = self._resume(self._state, self._data)
-            self._state = None  # as large as the model: not for the whole epoch
+        if restart.why_finished is not None:
+            self._load_the_end(restart)
+        elif self._epoch == restart.epoch:
+            start, batches = self._resume(restart, self._data)
+            self._restart = None  # its state is as large as the model: not for the whole epoch
             if not self._muted:
                 return run(_Watched(self, self._data, batches), start)
             for _ in batches:  # that epoch is over; only the data position is caught up with
                 pass
         return self._hooks.logs
 
-    def _resume(self, state: TrainingState, data: DataPosition) -> Tuple[int, Iterator[Any]]:
+    def _refuse_another(self, restart: Restart) -> None:
+        parts = restart.state.parts
+        before = parts["fingerprint"].values["settings"]
+        at_the_end = trainable(parts["model"].values["stop_gradient"])
+        if self._policy is None or not self._policy.partial:
+            fit_start.refuse_another(before, self._settings, at_the_end)
+
+    def _load_the_end(self, restart: Restart) -> None:
+        assert restart.why_finished is not None
+        state = restart.state
+        self._session.say_finished(state.position, restart.why_finished, self._epochs)
+        before = state.parts["fingerprint"].values["settings"]
+        if before["dataset_length"] != self._settings["dataset_length"]:
+            log.warning(
+                "the finished run's data had %s samples and this fit's has %s: nothing is trained "
+                "on it. Another fold needs a save_dir of its own.",
+                before["dataset_length"],
+                self._settings["dataset_length"],
+            )
+        self._restore(state)
+        _set_streams(restart.state.parts["rng"].values, True, True)
+        self._hooks.model.stop_training = True  # out of fit's loop
+
+    def _resume(self, restart: Restart, data: DataPosition) -> Tuple[int, Iterator[Any]]:
+        state = restart.state
         self._restore(state)
         override = self._policy is not None and self._policy.lr_policy == "override"
         before = state.parts["fingerprint"].values["settings"]
         for change in changes(before, self._settings, override):
             log.warning("changed since the checkpoint: %s", change)
-        if self._stops_anew:
+        if restart.stops_anew:
             self._hooks.model.stop_training = False
         self._epoch_ended = state.position.phase != TRAIN
         saved, length = state.parts["data"], length_of(data)
         start = fit_start.batch_to_start_at(state.position, saved.values, length, data.batch_size)
-        if state.position.phase == TRAIN:
-            log.info(
-                "resumed in epoch %d, after batch %d (step %d)", self._epoch + 1, start, self._step
-            )
-        else:
-            log.info("resumed after epoch %d (step %d)", self._epoch + 1, self._step)
+        where = f"in epoch {self._epoch + 1}, after batch {start}"
+        if self._epoch_ended:
+            where = f"after epoch {self._epoch + 1}"
+        log.info("resumed %s (step %d)", where, state.position.step)
         streams = state.parts["rng"].values
         batches = data.batches(
             start, saved, lambda host, paddle: _set_streams(streams, host, paddle)
@@ -213,73 +262,130 @@ class FitRun:
 
     def _restore(self, state: TrainingState) -> None:
         assert self._parts is not None
-        self._session.restore(state, self._parts.restored, self._parts.restored_by_others)
-        self._session.begin(self._step)
+        parts = self._parts
+        self._session.restore(state, parts.restored, parts.restored_by_others, OPTIONAL)
+        self._begin(state.position)
+
+    def _begin(self, start: Position) -> None:
+        self._session.begin(
+            start,
+            self._all_parts,
+            self._writers.flush,
+            self._scores,
+            every=self._emergency is not None,
+        )
+        boundaries = self._session.boundaries
+        if boundaries is not None and self._parts is not None:
+            self._hooks.gate_updates(boundaries.begin_update)
+            self._hooks.after_clearing(self._parts.gradients.note_cleared)
+        if self._emergency is not None and not self._is_finished():
+            self._emergency.start()
+
+    def _all_parts(self) -> Sequence[Captures]:
+        return self._parts.all if self._parts is not None else ()
 
     # ------------------------------------------------------------------ boundaries
 
+    def _after(self, name: str, arguments: Sequence[Any]) -> None:
+        """What follows on an event that all callbacks have heard."""
+        boundaries = self._session.boundaries
+        if name == "on_train_batch_end":
+            self._after_batch(*arguments)
+        elif name == "on_eval_begin" and boundaries is not None:
+            boundaries.begin_evaluation()
+        elif name == "on_eval_end" and boundaries is not None:
+            boundaries.end_evaluation(self._position, *arguments)
+        if self._emergency is not None:
+            self._emergency.leave_if_asked()
+
     def _after_batch(self, index: int, logs: Mapping[str, Any]) -> None:
         assert self._data is not None
-        self._step += 1
         left = self._hooks.iterations_left()
         self._loop.iterations_left = None if left is None else left - 1
-        self._boundary(index + 1, index + 1 == length_of(self._data), logs)
+        step = self._position.step + 1
+        self._boundary(index + 1, step, index + 1 == length_of(self._data), logs)
 
     def exhausted(self) -> None:
         """The loader gave no more: the end of an epoch that its length did not tell."""
         assert self._data is not None
         if self._data.done and self._data.done != length_of(self._data):
             self._loop.iterations_left = self._hooks.iterations_left()
-            self._boundary(self._data.done, True, self._hooks.logs)
+            self._boundary(self._data.done, self._position.step, True, self._hooks.logs)
 
-    def _boundary(self, done: int, epoch_ends: bool, logs: Mapping[str, Any]) -> None:
+    def _boundary(self, done: int, step: int, epoch_ends: bool, logs: Mapping[str, Any]) -> None:
         if epoch_ends:
-            position = Position(self._epoch + 1, 0, self._step, EPOCH_END)
+            self._position = Position(self._epoch + 1, 0, step, EPOCH_END)
         else:
-            position = Position(self._epoch, done, self._step, TRAIN)
+            self._position = Position(self._epoch, done, step, TRAIN)
         self._epoch_ended = epoch_ends
-        reasons = self._session.due(position, epoch_ends)
         last_epoch = self._epoch + 1 >= self._epochs or self._hooks.model.stop_training
-        if (epoch_ends and last_epoch) or self._loop.iterations_left == 0:
-            reasons.append("final")
-        if reasons:
-            self._save(position, done, reasons, logs)
+        is_last = (epoch_ends and last_epoch) or self._loop.iterations_left == 0
+        self._reach(done, logs, epoch_ends, ["final"] if is_last else [])
 
-    def _save(
-        self, position: Position, done: int, reasons: Sequence[str], logs: Mapping[str, Any]
+    def _reach(
+        self, done: int, logs: Mapping[str, Any], epoch_ends: bool, asked: List[str]
     ) -> None:
-        assert self._parts is not None
+        boundaries = self._session.boundaries
+        if boundaries is None:
+            return
         self._loop.epoch_index, self._loop.batches_done = self._epoch, done
-        self._loop.step = self._step
-        self._session.save(position, self._parts.all, reasons, logs)
+        self._loop.step = self._position.step
+        if self._emergency is not None and self._emergency.save_asked():
+            asked.append("signal")
+        self._hooks.gate_updates(boundaries.begin_update)  # a GradScaler may be new
+        evaluates = self._hooks.eval_loader is not None
+        boundaries.reach(self._position, logs, epoch_ends, evaluates, asked)
 
     # ------------------------------------------------------------------ the end
 
     def _end_training(self, arguments: Sequence[Any]) -> None:
         self._muted = False
-        if self._finished and self._state is not None:
-            saved = self._state.parts["loop"].values["stop_training"]
+        if self._restart is not None and self._is_finished():
+            saved = self._restart.state.parts["loop"].values["stop_training"]
             self._hooks.model.stop_training = saved
             self._hooks.dispatch("on_train_end", arguments)
         else:
             # First: an on_train_end may change the weights, and it is heard again at a restart.
             self._save_the_end()
+            ending = self._ending()
             self._hooks.dispatch("on_train_end", arguments)
-            self._session.finish(self._step, self._why_ended(), epochs=self._epochs)
+            step, why = self._position.step, self._why_ended()
+            self._session.finish(step, why, epochs=self._epochs, ending=ending)
+            if self._emergency is not None:
+                self._emergency.leave_if_asked()
         self.close()
+
+    def _ending(self) -> Dict[str, Any]:
+        boundaries = self._session.boundaries
+        if boundaries is None or self._parts is None:
+            return {}
+        return boundaries.ending(self._parts.at_the_end)
 
     def _save_the_end(self) -> None:
         assert self._data is not None
-        if self._epoch_ended and self._session.wait_for_saved_step() != self._step:
+        if self._epoch_ended and self._session.wait_for_saved_step() != self._position.step:
             self._loop.iterations_left = self._hooks.iterations_left()
-            position = Position(self._epoch + 1, 0, self._step, TRAIN_END)
-            self._save(position, self._data.done, ["final"], self._hooks.logs)
+            self._position = Position(self._epoch + 1, 0, self._position.step, TRAIN_END)
+            self._reach(self._data.done, self._hooks.logs, False, ["final"])
 
     def _why_ended(self) -> str:
         if self._hooks.iterations_left() == 0:
             return "num_iters"
         early = self._hooks.model.stop_training and self._epoch + 1 < self._epochs
         return "stopped" if early else "epochs"
+
+
+class _Writers:
+    """See `Writers`; the list is read anew each time, for a callback makes its writer late."""
+
+    def __init__(self, hooks: FitHooks) -> None:
+        self._hooks = hooks
+
+    def flush(self) -> None:
+        curves.flush_writers(self._hooks.callbacks)
+
+    def close(self, exit_code: int, in_use: bool, seconds: float) -> None:
+        curves.close_writers(self._hooks.callbacks, exit_code, seconds, in_use)
 
 
 class _Watched:

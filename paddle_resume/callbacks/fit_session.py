@@ -10,6 +10,7 @@ Paddle is copied. The guards make an unknown Paddle an error instead of a wrong 
 from __future__ import annotations
 
 import dis
+import functools
 import inspect
 import sys
 import types
@@ -31,6 +32,8 @@ _FIT_USES = {
     "num_iters",
     "_accumulate",
 }
+_BATCH_USES = {"backward", "minimize", "clear_gradients", "_scaler"}
+_UPDATES = ("minimize", "step")
 _RUN_USES = {"enumerate", "on_batch_begin", "on_batch_end", "num_iters", "_reset_metrics"}
 
 
@@ -72,12 +75,13 @@ class FitHooks:
     """
 
     def __init__(self, callback_list: Any, model: Any) -> None:
-        _check_hapi(type(model), type(callback_list))
+        _check_hapi(type(model), type(callback_list), type(model._adapter))
         self._list = callback_list
         self._fit = _frame_of_fit(model)
         self.model = model
         self.num_iters: Optional[int] = getattr(model, "num_iters", None)
         self._dispatch = type(callback_list)._call.__get__(callback_list)
+        self._gated: List[Any] = []
 
     def listen(self, listener: FitListener) -> None:
         """Puts the hook on the events of this fit. It goes with hapi's list."""
@@ -97,8 +101,43 @@ class FitHooks:
         run_one_epoch.listener = listener  # type: ignore[attr-defined]
         self.model._run_one_epoch = run_one_epoch
 
+    def gate_updates(self, begin_update: Callable[[], None]) -> None:
+        """Has a function called before each update; call it again once there is a GradScaler.
+
+        Args:
+            begin_update: may hold the update back.
+        """
+        for owner in (self.optimizer, self.scaler()):
+            if owner is None or any(owner is gated for gated in self._gated):
+                continue
+            self._gated.append(owner)
+            for name in _UPDATES:
+                if hasattr(owner, name):
+                    setattr(owner, name, _after(begin_update, getattr(owner, name)))
+
+    def after_clearing(self, cleared: Callable[[], None]) -> None:
+        """Has a function called after a step has set the gradients to zeros.
+
+        Args:
+            cleared: what to call.
+        """
+        network = self.model.network
+        method = network.clear_gradients
+
+        @functools.wraps(method)
+        def both(*arguments: Any, **keywords: Any) -> None:
+            method(*arguments, **keywords)
+            cleared()
+
+        vars(network)["clear_gradients"] = both
+
     def release(self) -> None:
         """Takes all hooks away; may be called twice."""
+        vars(self.model.network).pop("clear_gradients", None)
+        for owner in self._gated:
+            for name in _UPDATES:
+                vars(owner).pop(name, None)
+        self._gated = []
         self.model.__dict__.pop("_run_one_epoch", None)
         self._list.__dict__.pop("_call", None)
         self._fit = None
@@ -233,6 +272,15 @@ def _frame_of_fit(model: Any) -> Optional[types.FrameType]:
     return frame
 
 
+def _after(first: Callable[[], None], method: Any) -> Any:
+    @functools.wraps(method)
+    def both(*arguments: Any, **keywords: Any) -> Any:
+        first()
+        return method(*arguments, **keywords)
+
+    return both
+
+
 def _counting_from(method: Any, start: int) -> Any:
     """Rebinds `_run_one_epoch` so that its `enumerate` starts at the resumed step."""
     function = method.__func__
@@ -244,7 +292,7 @@ def _counting_from(method: Any, start: int) -> Any:
     return types.MethodType(rebound, method.__self__)
 
 
-def _check_hapi(model: Any, callback_list: Any) -> None:
+def _check_hapi(model: Any, callback_list: Any, adapter: Any) -> None:
     run = getattr(model, "_run_one_epoch", None)
     problems = []
     if not inspect.isfunction(run) or list(inspect.signature(run).parameters) != _RUN_ARGUMENTS:
@@ -258,6 +306,8 @@ def _check_hapi(model: Any, callback_list: Any) -> None:
             problems.append("Model._run_one_epoch does not count its steps with one enumerate")
     if _FIT_USES - set(inspect.unwrap(model.fit).__code__.co_names):
         problems.append("Model.fit is put together in another way")
+    if _BATCH_USES - set(inspect.unwrap(adapter.train_batch).__code__.co_names):
+        problems.append("a step updates in another way")
     if list(inspect.signature(callback_list._call).parameters) != ["self", "name", "args"]:
         problems.append("CallbackList._call has other arguments")
     if problems:

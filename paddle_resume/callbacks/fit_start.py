@@ -2,12 +2,114 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Optional
+from dataclasses import dataclass
+from typing import Any, Collection, Mapping, Optional
 
+from paddle_resume.callbacks.loop_state import remaining
+from paddle_resume.ending import with_ending
 from paddle_resume.errors import MismatchError
-from paddle_resume.types import TRAIN, TRAIN_END, Position
+from paddle_resume.types import TRAIN, TRAIN_END, Position, TrainingState
 
-__all__ = ["batch_to_start_at", "refuse_to_go_back", "why_finished"]
+__all__ = ["Restart", "batch_to_start_at", "refuse_another", "restart"]
+
+
+@dataclass(frozen=True)
+class Restart:
+    """What a fit does with the state that it has found.
+
+    Attributes:
+        state: as loaded; where the run is finished, as it was at its end.
+        why_finished: why there is nothing left to train; None where it goes on.
+        epoch: hapi's index of the epoch that goes on.
+        first_heard: hapi's index of the first epoch that the other callbacks hear of.
+        had_finished: whether the run that wrote it had come to its end.
+        stops_anew: whether it had ended: to train longer, it must not end again at once.
+    """
+
+    state: TrainingState
+    why_finished: Optional[str]
+    epoch: int
+    first_heard: int
+    had_finished: bool
+    stops_anew: bool
+
+
+def restart(
+    state: TrainingState,
+    epochs: int,
+    num_iters: Optional[int],
+    mark: Optional[Mapping[str, Any]],
+) -> Restart:
+    """Decides what to leave out.
+
+    Args:
+        state: as loaded.
+        epochs: of this fit.
+        num_iters: of this fit.
+        mark: what finished.json says about the state's checkpoint; None where it says nothing.
+
+    Returns:
+        The decision.
+
+    Raises:
+        MismatchError: this fit is shorter than what was trained.
+    """
+    position = state.position
+    end = with_ending(state, (mark or {}).get("ending"))
+    left = remaining(end.parts["loop"].values, num_iters, position.step)
+    refuse_to_go_back(position, epochs, num_iters, left)
+    why = why_finished(position, epochs, left, mark)
+    epoch = state.parts["loop"].values["epoch_index"]
+    return Restart(
+        state=end if why else state,
+        why_finished=why,
+        epoch=epoch,
+        first_heard=epochs if why else epoch + (position.phase == TRAIN_END),
+        had_finished=mark is not None,
+        stops_anew=mark is not None or position.phase == TRAIN_END,
+    )
+
+
+def refuse_another(
+    before: Mapping[str, Any], now: Mapping[str, Any], trainable_at_the_end: str
+) -> None:
+    """Refuses to take a finished training for another stage of it, or for another fold.
+
+    Args:
+        before: the finished run's settings.
+        now: this fit's.
+        trainable_at_the_end: what the finished run trained in its last step; its callbacks may
+            have frozen or unfrozen something.
+
+    Raises:
+        MismatchError: this fit would train something else.
+
+    Example:
+        >>> now = {"network": "n", "optimizer": "Adam", "optimizer.parameters": "8 of 8"}
+        >>> before = {"optimizer": "Adam", "trainable": "2 of 8"}
+        >>> refuse_another(before, {**now, "trainable": "8 of 8"}, "8 of 8")
+        >>> refuse_another(before, {**now, "trainable": "8 of 8"}, "2 of 8")
+        Traceback (most recent call last):
+        paddle_resume.errors.MismatchError: this save_dir holds a finished training, which had \
+2 of 8 trainable and this run has 8 of 8. Give each fit a folder of its own (another save_dir): \
+then each is resumed by itself.
+    """
+    if before.get("network", now["network"]) != now["network"]:
+        return  # no weight of it would fit, and the restore says which
+    found = []
+    if before.get("optimizer", now["optimizer"]) != now["optimizer"]:
+        found.append(f"the optimizer {before['optimizer']} and this run uses {now['optimizer']}")
+    name = "optimizer.parameters"
+    if before.get(name, now[name]) != now[name]:
+        found.append(f"an optimizer of {before[name]} and this run's has {now[name]}")
+    known: Collection[Any] = (before.get("trainable", now["trainable"]), trainable_at_the_end)
+    if now["trainable"] not in known:
+        found.append(f"{before['trainable']} trainable and this run has {now['trainable']}")
+    if found:
+        raise MismatchError(
+            f"this save_dir holds a finished training, which had {'; '.join(found)}. Give each fit "
+            "a folder of its own (another save_dir): then each is resumed by itself."
+        )
 
 
 def refuse_to_go_back(

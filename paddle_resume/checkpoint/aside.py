@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import secrets
 from pathlib import Path
-from typing import Any, Collection, Mapping, Optional, Set
+from typing import Any, Collection, List, Mapping, Optional, Set
 
 from paddle_resume.checkpoint import links
-from paddle_resume.checkpoint.layout import parse_folder_name
+from paddle_resume.checkpoint.layout import folder_name, parse_folder_name
+from paddle_resume.checkpoint.manifest import dump_json
 from paddle_resume.checkpoint.writer import fsync_folder, replace_file
 from paddle_resume.observe.log import log
 
@@ -50,7 +51,8 @@ def leave_behind(
 ) -> Optional[Path]:
     """Moves checkpoints that are not of a run's line to `.before-<run_id>/`.
 
-    Files and links that speak of them go with them.
+    Files and links that speak of them go with them. A file that also speaks of others goes as it
+    is, and stays with the rest; the link of its name then names the first of these.
 
     Args:
         save_dir: where they are.
@@ -71,9 +73,10 @@ def leave_behind(
     steps = {parse_folder_name(path.name) for path in paths}
     # These first: after a crash in between, the checkpoints are still in the way and the next start
     # repeats it. The other way round, finished.json would stand without its checkpoint.
-    for name, content in described.items():
-        if (save_dir / name).exists() and (content is None or _steps_in(content) & steps):
-            _move(save_dir / name, behind)
+    stays = {
+        name: _leave_description(save_dir / name, content, steps, behind)
+        for name, content in described.items()
+    }
     for path in sorted(paths):
         _move(path, behind)
     for name in links.LINKS:
@@ -81,23 +84,56 @@ def leave_behind(
             for place in links.places(save_dir, name):
                 if place.is_symlink() or place.is_file():
                     _move(place, behind)
+            for step in _steps_in(stays.get(f"{name}.json"))[:1]:
+                links.point(save_dir, name, save_dir / folder_name(step))
     fsync_folder(behind)
     fsync_folder(save_dir)
     return behind
 
 
+def _leave_description(
+    path: Path, content: Optional[Mapping[str, Any]], steps: Set[Optional[int]], behind: Path
+) -> Optional[Mapping[str, Any]]:
+    """Leaves a file behind, or only what it says of some steps; returns the content that stays."""
+    if not path.exists() or (content is not None and not steps & {*_steps_in(content)}):
+        return content
+    rest = None if content is None else _without(content, steps)
+    if rest is None:
+        _move(path, behind)
+    else:
+        replace_file(_free(behind / path.name), path.read_bytes())
+        replace_file(path, dump_json(rest, path.name))
+    return rest
+
+
 def _move(path: Path, folder: Path) -> None:
-    target = folder / path.name
-    while os.path.lexists(target):
-        target = folder / f"{path.name}-{secrets.token_hex(4)}"
-    os.rename(path, target)
+    os.rename(path, _free(folder / path.name))
 
 
-def _steps_in(value: Any) -> Set[Any]:
-    """Every "step" in a JSON value, at whatever depth."""
+def _free(path: Path) -> Path:
+    free = path
+    while os.path.lexists(free):
+        free = path.with_name(f"{path.name}-{secrets.token_hex(4)}")
+    return free
+
+
+def _steps_in(value: Any) -> List[int]:
+    """Every "step" in a JSON value, at whatever depth, in its order."""
     if isinstance(value, dict):
-        own = {value["step"]} if isinstance(value.get("step"), int) else set()
-        return own.union(*(_steps_in(item) for item in value.values()))
+        own = [value["step"]] if isinstance(value.get("step"), int) else []
+        return own + _steps_in(list(value.values()))
     if isinstance(value, list):
-        return set().union(*(_steps_in(item) for item in value))
-    return set()
+        return [step for item in value for step in _steps_in(item)]
+    return []
+
+
+def _without(content: Mapping[str, Any], steps: Set[Optional[int]]) -> Optional[Mapping[str, Any]]:
+    """What is left of a file's lists without the entries of some steps; None where nothing is."""
+    left = {
+        key: [item for item in value if not steps & {*_steps_in(item)}]
+        if isinstance(value, list)
+        else value
+        for key, value in content.items()
+    }
+    found = _steps_in(left)
+    return left if found and not steps & {*found} else None

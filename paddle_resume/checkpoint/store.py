@@ -7,18 +7,31 @@ import shutil
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Collection, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import (
+    Any,
+    Callable,
+    Collection,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+)
 
 from paddle_resume.checkpoint import aside, layout, links, reader, writer
 from paddle_resume.checkpoint import manifest as manifests
 from paddle_resume.checkpoint.lock import Holder, Lock
 from paddle_resume.checkpoint.reader import Progress
+from paddle_resume.checkpoint.writer import Dropped
 from paddle_resume.errors import CheckpointError, ConfigError
 from paddle_resume.observe import events
 from paddle_resume.observe.log import log
 from paddle_resume.types import Manifest, Origin, Snapshot, TrainingState
 
-__all__ = ["BEST_JSON", "EVENTS_FILE", "FINISHED_JSON", "Store"]
+__all__ = ["BEST_JSON", "EVENTS_FILE", "FINISHED_JSON", "Dropped", "Store"]
 
 FINISHED_JSON = "finished.json"
 BEST_JSON = "best.json"
@@ -126,6 +139,7 @@ class Store:
         origin: Optional[Origin],
         world_size: int,
         versions: Mapping[str, str],
+        is_dropped: Callable[[], bool] = lambda: False,
     ) -> Tuple[Path, int]:
         """Commits a checkpoint: temporary folder, fsync, rename, fsync.
 
@@ -136,11 +150,13 @@ class Store:
             origin: where the run started.
             world_size: number of processes.
             versions: of the software that writes.
+            is_dropped: see `writer.write`.
 
         Returns:
             Its folder, and the size of its files in bytes.
 
         Raises:
+            Dropped: `is_dropped` said so.
             CheckpointError: this step is there already, or a value cannot be written.
             OSError: the disk is full or failed. Older checkpoints are untouched in any case.
         """
@@ -164,7 +180,9 @@ class Store:
         temp = self.save_dir / writer.temp_name(str(position.step))
         try:
             temp.mkdir()
-            complete = writer.write(temp, contents, draft)
+            complete = writer.write(temp, contents, draft, is_dropped)
+            if is_dropped():
+                raise Dropped
             _commit(temp, final)
         except BaseException:
             shutil.rmtree(temp, ignore_errors=True)

@@ -6,7 +6,7 @@ import os
 import secrets
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO, Dict, Mapping, Tuple, Union
+from typing import Any, BinaryIO, Callable, Dict, Mapping, Tuple, Union
 
 import xxhash
 
@@ -14,29 +14,40 @@ from paddle_resume.checkpoint import pickles
 from paddle_resume.checkpoint.manifest import MANIFEST_FILE, dump_json, dumps
 from paddle_resume.types import Manifest
 
-__all__ = ["fsync_folder", "replace_file", "temp_name", "write"]
+__all__ = ["Dropped", "fsync_folder", "replace_file", "temp_name", "write"]
 
 _CHUNK = 4 << 20  # hashed and written while it is in the processor's cache
 
 
-def write(folder: Path, contents: Mapping[str, Mapping[str, Any]], manifest: Manifest) -> Manifest:
+class Dropped(Exception):
+    """The one who asked for a save no longer wants it."""
+
+
+def write(
+    folder: Path,
+    contents: Mapping[str, Mapping[str, Any]],
+    manifest: Manifest,
+    is_dropped: Callable[[], bool],
+) -> Manifest:
     """Writes the files of a checkpoint into an empty folder, its manifest last.
 
     Args:
         folder: exists and is empty.
         contents: file name to content, as `layout.split` returns them.
         manifest: its files are yet unknown.
+        is_dropped: asked between two pieces, whether to give up.
 
     Returns:
         The manifest as written, with its files.
 
     Raises:
+        Dropped: `is_dropped` said so.
         CheckpointError: a value cannot be written.
         OSError: the disk is full, failed, or went away.
     """
     files: Dict[str, Tuple[int, str]] = {}
     for name, content in contents.items():
-        files[name] = _write_file(folder / name, content)
+        files[name] = _write_file(folder / name, content, is_dropped)
     complete = replace(manifest, files=files)
     _write_durably(folder / MANIFEST_FILE, dumps(complete))
     fsync_folder(folder)
@@ -87,14 +98,17 @@ def temp_name(stem: str) -> str:
 class _HashingFile:
     """Hashes and counts what passes through to a file."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, is_dropped: Callable[[], bool]) -> None:
         self._file = file
+        self._is_dropped = is_dropped
         self._hash = xxhash.xxh3_128()
         self.size = 0
 
     def write(self, data: Union[bytes, memoryview]) -> int:
         view = memoryview(data)
         for start in range(0, len(view), _CHUNK):
+            if self._is_dropped():
+                raise Dropped
             chunk = view[start : start + _CHUNK]
             self._hash.update(chunk)
             self._file.write(chunk)
@@ -105,9 +119,11 @@ class _HashingFile:
         return self.size, self._hash.hexdigest()
 
 
-def _write_file(path: Path, content: Mapping[str, Any]) -> Tuple[int, str]:
+def _write_file(
+    path: Path, content: Mapping[str, Any], is_dropped: Callable[[], bool]
+) -> Tuple[int, str]:
     with open(path, "xb") as file:
-        hashing = _HashingFile(file)
+        hashing = _HashingFile(file, is_dropped)
         if path.suffix == ".json":
             hashing.write(dump_json(content, path.name))
         else:

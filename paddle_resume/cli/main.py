@@ -10,6 +10,7 @@ from typing import Annotated, Optional
 import typer
 
 from paddle_resume._version import __version__
+from paddle_resume.cli.config import ConfigCommand, config
 from paddle_resume.errors import ResumeError
 
 __all__ = ["app", "main"]
@@ -66,6 +67,9 @@ def demo(
         show(report, console)
     if not report.identical:
         raise typer.Exit(1)
+
+
+app.command(cls=ConfigCommand)(config)
 
 
 def main() -> None:

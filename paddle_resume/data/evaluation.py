@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, List
 
-from paddle_resume.data.source import patched
+from paddle_resume.data.source import start_workers
 from paddle_resume.data.workers import WorkerStart
 from paddle_resume.types import Captured
 
@@ -40,9 +40,7 @@ class EvaluationPool:
         """Starts them where they ran; see `Component.restore`."""
         loader = self._get()
         if captured.values["running"] and _persistent(loader) and loader._iterator is None:
-            start = WorkerStart(loader.worker_init_fn)
-            with patched(loader, batch_sampler=[], worker_init_fn=start):
-                iterator = iter(loader)
+            iterator = start_workers(loader, WorkerStart(loader.worker_init_fn), batch_sampler=[])
             iterator._batch_sampler = loader.batch_sampler
         return []
 

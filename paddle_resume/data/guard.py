@@ -39,7 +39,7 @@ def check_loader(loader: Any) -> None:
     problems = [f"DataLoader has no {name}" for name in _LOADER if not hasattr(loader, name)]
     iterators = require_paddle().io.dataloader.dataloader_iter
     thread = getattr(iterators, "_DataLoaderIterSingleProcess", None)
-    if not hasattr(thread, "_try_shutdown_all"):
+    if not hasattr(thread, "_exit_thread_expectedly"):
         problems.append("its loading thread cannot be ended")
     pool = getattr(iterators, "_DataLoaderIterMultiProcess", None)
     for name, uses in _POOL.items():

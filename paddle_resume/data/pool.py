@@ -14,7 +14,14 @@ import numpy as np
 
 from paddle_resume.codec import Unencodable, decode, encode
 from paddle_resume.data.sampler import RecordedSampler, Restart
-from paddle_resume.data.source import Values, batch_size_of, is_past_the_end, length_of, patched
+from paddle_resume.data.source import (
+    Values,
+    batch_size_of,
+    is_past_the_end,
+    length_of,
+    start_workers,
+)
+from paddle_resume.data.worker_signals import end_workers
 from paddle_resume.data.workers import Collate, WorkerStart, split_batch, streams_of, worker_of
 from paddle_resume.runtime import require_paddle
 from paddle_resume.state.rng import set_all_streams
@@ -102,14 +109,17 @@ class PoolSource:
             pass  # not plain: the sampler is asked for them again
         return values
 
-    def close(self) -> None:
+    def close(self, hurry: bool = False) -> None:
         """See `Source.close`: ends the workers of an epoch that was left early; those of a
-        persistent pool send their streams, which nobody outside the fit expects."""
+        persistent pool send their streams, which nobody outside the fit expects.
+
+        Args:
+            hurry: do not give workers in the middle of a batch a second to end it.
+        """
         running, self._running = self._running, None
-        if running is not None:
-            running._try_shutdown_all(1)
+        end_workers(running, hurry)
         if self._persistent:
-            self._end_persistent()
+            self._end_persistent(hurry)
 
     def _again(self, batch: int) -> int:
         """How many batches before `batch` are loaded once more."""
@@ -149,13 +159,12 @@ class PoolSource:
         collate = loader.collate_fn or require_paddle().io.dataloader.collate.default_collate_fn
         self._was_reset = reset_from is not None and self._persistent
         self._sampler.empty = self._was_reset
-        with patched(
+        iterator = start_workers(
             loader,
+            WorkerStart(loader.worker_init_fn, streams),
             batch_sampler=self._sampler,
             collate_fn=Collate(collate),
-            worker_init_fn=WorkerStart(loader.worker_init_fn, streams),
-        ):
-            iterator = iter(loader)
+        )
         self._sampler.empty = False
         if self._was_reset and reset_from is not None:
             # From its second epoch on a persistent pool is reset, not made: no seed is drawn.
@@ -176,8 +185,6 @@ class PoolSource:
             number += 1
             yield batch
 
-    def _end_persistent(self) -> None:
-        iterator = self._loader._iterator
-        if iterator is not None:
-            iterator._try_shutdown_all(1)
-            self._loader._iterator = None
+    def _end_persistent(self, hurry: bool = False) -> None:
+        end_workers(self._loader._iterator, hurry)
+        self._loader._iterator = None

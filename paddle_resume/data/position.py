@@ -12,7 +12,7 @@ from paddle_resume.data.memory import SamplerMemory
 from paddle_resume.data.pool import PoolSource
 from paddle_resume.data.replay import ReplaySource
 from paddle_resume.data.source import Source, batch_size_of, length_of, workers_tied
-from paddle_resume.data.thread import ThreadSource
+from paddle_resume.data.thread import ThreadSource, end_thread
 from paddle_resume.runtime import require_paddle
 from paddle_resume.state.rng import all_streams, set_all_streams
 from paddle_resume.types import Captured
@@ -101,9 +101,9 @@ class DataPosition:
         )
         return Captured(tensors, values)
 
-    def close(self) -> None:
-        """Takes back what would outlive the fit."""
-        self._source.close()
+    def close(self, hurry: bool = False) -> None:
+        """Takes back what would outlive the fit; see `Source.close`."""
+        self._source.close(hurry)
 
     def _begin(self, saved: Optional[Mapping[str, Any]], tensors: Mapping[str, np.ndarray]) -> None:
         if saved is not None:
@@ -135,6 +135,7 @@ class TiedLoader:
     def __init__(self, loader: Any, training: Optional[DataPosition]) -> None:
         self._loader = loader
         self._training = training
+        self._reading: Any = None
 
     def __len__(self) -> int:
         return len(self._loader)
@@ -142,7 +143,15 @@ class TiedLoader:
     def __iter__(self) -> Iterator[Any]:
         if self._training is not None and self._training.shares(self._loader):
             return self._training.read_again()
-        return workers_tied(self._loader)
+        self._reading = workers_tied(self._loader)
+        return self._reading
+
+    def close(self, hurry: bool = False) -> None:
+        """Ends an iteration that was left early; see `Source.close`."""
+        reading, self._reading = self._reading, None
+        end_thread(reading, hurry)
+        if hasattr(reading, "close"):
+            reading.close()
 
 
 def _keys(saved: Mapping[str, Any]) -> List[str]:

@@ -8,6 +8,8 @@ import numpy as np
 
 from paddle_resume.codec import decode, encode
 from paddle_resume.data.source import Values, workers_tied
+from paddle_resume.data.thread import end_thread
+from paddle_resume.data.worker_signals import end_workers
 from paddle_resume.observe.log import log
 from paddle_resume.runtime import require_paddle
 from paddle_resume.state.rng import host_streams
@@ -75,12 +77,12 @@ class ReplaySource:
             )
         return {}
 
-    def close(self) -> None:
+    def close(self, hurry: bool = False) -> None:
         """See `Source.close`: as for `ThreadSource`, where the loader is one of Paddle's."""
         running, self._running = self._running, None
-        if hasattr(running, "_try_shutdown_all"):
-            running._try_shutdown_all()
-        elif hasattr(running, "close"):
+        end_thread(running, hurry)
+        end_workers(running, hurry)
+        if hasattr(running, "close"):
             running.close()
 
     def _watched(self, iterator: Iterator[Any]) -> Iterator[Any]:

@@ -7,6 +7,7 @@ from typing import Any, Dict, Iterator, List, Mapping, MutableMapping, Optional,
 
 import numpy as np
 
+from paddle_resume.data.worker_signals import end_workers, iterator_of
 from paddle_resume.data.workers import WorkerStart
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "is_past_the_end",
     "length_of",
     "patched",
+    "start_workers",
     "workers_tied",
 ]
 
@@ -63,8 +65,12 @@ class Source(Protocol):
         """Returns what `open` needs to continue before batch `done`, as JSON."""
         ...
 
-    def close(self) -> None:
-        """Takes back what would outlive the fit."""
+    def close(self, hurry: bool = False) -> None:
+        """Takes back what would outlive the fit.
+
+        Args:
+            hurry: do not wait for a sample that is being loaded: the process ends.
+        """
         ...
 
 
@@ -81,12 +87,38 @@ def patched(loader: Any, **attributes: Any) -> Iterator[None]:
             setattr(loader, name, value)
 
 
+def start_workers(loader: Any, start: WorkerStart, **attributes: Any) -> Any:
+    """Makes an iterator of a DataLoader, and with it its workers.
+
+    Args:
+        loader: a `paddle.io.DataLoader` whose workers do not run.
+        start: what each worker begins with.
+        **attributes: of the loader, for this iterator only.
+
+    Returns:
+        Paddle's iterator.
+    """
+    with patched(loader, worker_init_fn=start, **attributes):
+        return iterator_of(loader) if start.tied else iter(loader)
+
+
 def workers_tied(loader: Any) -> Iterator[Any]:
-    """Makes an iterator of any loader; DataLoader workers end with this process."""
+    """Makes an iterator of any loader; DataLoader workers live and end with this process."""
     if not getattr(loader, "num_workers", 0) or not hasattr(loader, "worker_init_fn"):
         return iter(loader)
-    with patched(loader, worker_init_fn=WorkerStart(loader.worker_init_fn)):
-        return iter(loader)
+    runs = getattr(loader, "_iterator", None) is not None  # persistent, from an iteration before
+    start = WorkerStart(loader.worker_init_fn)
+    return _read(loader, iter(loader) if runs else start_workers(loader, start))
+
+
+def _read(loader: Any, iterator: Iterator[Any]) -> Iterator[Any]:
+    """Ends workers at the end of an iteration, also where it is left early: Paddle would wait for
+    the batches that they are at. Persistent ones stay."""
+    try:
+        yield from iterator
+    finally:
+        if getattr(loader, "_iterator", None) is not iterator:
+            end_workers(iterator)
 
 
 def batch_size_of(loader: Any) -> Optional[int]:

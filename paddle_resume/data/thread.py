@@ -13,7 +13,7 @@ from paddle_resume.data.source import Values, is_past_the_end, patched
 from paddle_resume.data.stream import Stream
 from paddle_resume.runtime import require_paddle
 
-__all__ = ["ThreadSource"]
+__all__ = ["ThreadSource", "end_thread"]
 
 
 class ThreadSource:
@@ -112,15 +112,10 @@ class ThreadSource:
             values["thread"] = record
         return values
 
-    def close(self) -> None:
-        """See `Source.close`: ends the loading thread of an epoch that was left early.
-
-        Left to the garbage collector, it may be ended in a forked worker, where its thread is not
-        and Paddle would wait for it for ever.
-        """
+    def close(self, hurry: bool = False) -> None:
+        """See `Source.close`: ends the loading thread of an epoch that was left early."""
         loading, self._loading = self._loading, None
-        if loading is not None:
-            loading._try_shutdown_all()
+        end_thread(loading, hurry)
 
     def _iterator(self) -> Iterator[Any]:
         loader = self._loader
@@ -147,6 +142,26 @@ class ThreadSource:
     def _is_loading(self) -> bool:
         thread = getattr(self._loading, "_thread", None)
         return thread is not None and thread.is_alive()
+
+
+def end_thread(iterator: Any, hurry: bool = False) -> None:
+    """Ends the loading thread of a DataLoader's iterator.
+
+    Left to the garbage collector, it may be ended in a forked worker, where its thread is not and
+    Paddle would wait for it for ever.
+
+    Args:
+        iterator: Paddle's; nothing is done where it is another, or ended already.
+        hurry: leave the thread alone with the sample that it is at; the process ends.
+    """
+    iterators = require_paddle().io.dataloader.dataloader_iter
+    if not isinstance(iterator, iterators._DataLoaderIterSingleProcess) or iterator._shutdown:
+        return
+    iterator._exit_thread_expectedly()
+    if iterator._thread is not None:
+        # Without a limit: its sample may draw from the streams that the script goes on with.
+        iterator._thread.join(0.0 if hurry else None)
+    iterator._shutdown = True  # else Paddle would wait again, a second at least
 
 
 def _skip(iterator: Iterator[Any], count: int) -> Iterator[Any]:

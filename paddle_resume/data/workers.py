@@ -1,4 +1,4 @@
-"""DataLoader workers: their random streams travel with each batch, and they die with the parent.
+"""DataLoader workers: their random streams travel with each batch, and they live with the parent.
 
 A worker seeds its streams once and draws from them for each sample it loads, so a restarted
 worker must continue where the lost one was after its last batch that the training consumed.
@@ -15,6 +15,7 @@ import sys
 import threading
 from typing import Any, Callable, Dict, Mapping, Optional, Tuple
 
+from paddle_resume.data.worker_signals import deafen
 from paddle_resume.runtime import require_paddle
 from paddle_resume.state.rng import all_streams, set_all_streams
 
@@ -27,8 +28,13 @@ class WorkerStart:
     """A `worker_init_fn`: ties the worker to its parent and restores its random streams.
 
     Args:
-        user: the user's own worker_init_fn, called first.
+        user: the user's own worker_init_fn; signal handlers that it sets stay.
         streams: worker id to the streams to continue with; None for a worker as seeded.
+
+    Attributes:
+        tied: whether the workers live and end with this process, deaf to other signals. The
+            kernel's signal comes when the creating thread ends, which only the main thread does
+            together with the process; others start workers as Paddle does.
     """
 
     def __init__(
@@ -39,14 +45,13 @@ class WorkerStart:
         self._user = user
         self._streams = streams or {}
         self._parent = os.getpid()
-        # The kernel's signal comes when the creating thread ends, which only the main thread does
-        # together with the process.
-        self._tied = threading.current_thread() is threading.main_thread()
+        self.tied = threading.current_thread() is threading.main_thread()
 
     def __call__(self, worker: int) -> None:
         """Runs in the worker, before it loads anything."""
-        if self._tied:
+        if self.tied:
             _die_with(self._parent)
+            deafen()
         if self._user is not None:
             self._user(worker)
         if worker in self._streams:

@@ -7,11 +7,13 @@ import math
 import os
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Dict, Iterator
+from typing import Any, Dict, Iterator, Mapping, Optional
 
 from paddle_resume.observe.log import log
 
-__all__ = ["EventLog", "plain", "read"]
+__all__ = ["EventLog", "plain", "plain_metrics", "read"]
+
+_NOT_METRICS = ("step", "batch_size")
 
 
 class EventLog:
@@ -19,6 +21,9 @@ class EventLog:
 
     Args:
         path: the file; it is created by the first event.
+
+    Attributes:
+        path: the same.
 
     Example:
         >>> import tempfile
@@ -29,7 +34,7 @@ class EventLog:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self._warned = False
 
     def append(self, event: str, **fields: Any) -> None:
@@ -46,12 +51,20 @@ class EventLog:
             self._write(line)
         except OSError as error:
             if not self._warned:
-                log.warning("%s cannot be written: %s. Training goes on.", self._path, error)
+                log.warning("%s cannot be written: %s. Training goes on.", self.path, error)
             self._warned = True
+
+    def last_number(self, event: str, field: str) -> Optional[float]:
+        """Returns a field of the newest event of a kind; None where it is no number."""
+        found: Any = None
+        for item in read(self.path):
+            if item["event"] == event:
+                found = item.get(field)
+        return float(found) if isinstance(found, (int, float)) else None
 
     def _write(self, line: bytes) -> None:
         # Opened each time: the folder may be moved or replaced during a long run.
-        handle = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        handle = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             size = os.fstat(handle).st_size
             if size and os.pread(handle, 1, size - 1) != b"\n":
@@ -105,3 +118,13 @@ def plain(value: Any) -> Any:
     if hasattr(value, "tolist"):
         return plain(value.tolist())
     return str(value)
+
+
+def plain_metrics(logs: Mapping[str, Any]) -> Dict[str, Any]:
+    """Returns the metrics among hapi's logs as plain values; the training goes on changing logs.
+
+    Example:
+        >>> plain_metrics({"loss": [0.5], "step": 3})
+        {'loss': [0.5]}
+    """
+    return {name: plain(value) for name, value in logs.items() if name not in _NOT_METRICS}

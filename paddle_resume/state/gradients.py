@@ -7,7 +7,7 @@ gradient is none, zeros (noted only) or pending in an accumulation (kept in full
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping
+from typing import Any, Collection, Dict, List, Mapping
 
 import numpy as np
 
@@ -23,13 +23,30 @@ class Gradients:
 
     Args:
         parameters: structured name to parameter.
+        cleared: names of those whose gradients a step sets to zeros.
     """
 
     name = "grad"
     moves = "anytime"
 
-    def __init__(self, parameters: Mapping[str, Any]) -> None:
+    def __init__(self, parameters: Mapping[str, Any], cleared: Collection[str] = ()) -> None:
         self._parameters = parameters
+        self._cleared = cleared
+        self._zeros_at: Dict[str, int] = {}
+
+    def note_cleared(self) -> None:
+        """To be called right after the gradients were set to zeros: reading them all to find that
+        out costs as much as copying the weights.
+
+        A backward puts a new tensor in the place of one that was cleared, so as long as the
+        memory is the same, there are zeros.
+        """
+        self._zeros_at = {}
+        for name in self._cleared:
+            parameter = self._parameters[name]
+            address = _address(parameter.grad)
+            if address is not None and parameter.trainable:
+                self._zeros_at[name] = address
 
     def capture(self) -> Captured:
         """Returns pending gradients, and the names of those that are all zeros."""
@@ -38,6 +55,9 @@ class Gradients:
         for name, parameter in self._parameters.items():
             gradient = parameter.grad
             if gradient is None:
+                continue
+            if name in self._zeros_at and self._zeros_at[name] == _address(gradient):
+                zeros.append(name)
                 continue
             array = host_array(gradient)
             # Bytes, not numbers: minus zero is not zero here.
@@ -68,3 +88,10 @@ class Gradients:
                 parameter.clear_gradient(False)
         lost = [name for name in (*captured.tensors, *zeros) if name not in known]
         return problems + [f"the gradient of {name} has no parameter here" for name in lost]
+
+
+def _address(gradient: Any) -> "int | None":
+    if gradient is None or not gradient.is_dense() or not gradient._is_initialized():
+        return None
+    address: int = gradient.data_ptr()
+    return address

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
 from paddle_resume.codec import Unencodable, assign, decode, encode
 from paddle_resume.observe.log import log
+from paddle_resume.state import curves
 from paddle_resume.types import Captured
 
 __all__ = ["Listeners"]
@@ -28,13 +29,17 @@ class Listeners:
 
     Args:
         callbacks: all of them in their order, paddle_resume's own left out.
+        is_over: asked by `restore`, whether the run is finished: none of its steps comes again.
     """
 
     name = "listener"
     moves = "anytime"
 
-    def __init__(self, callbacks: Sequence[Any]) -> None:
+    def __init__(
+        self, callbacks: Sequence[Any], is_over: Callable[[], bool] = lambda: False
+    ) -> None:
         self._callbacks = callbacks
+        self._is_over = is_over
 
     def capture(self) -> Captured:
         """Returns the state of each callback that has one."""
@@ -42,7 +47,10 @@ class Listeners:
         unsaved: List[str] = []
         held: Dict[str, Any] = {}
         for key, callback in self._keyed():
-            content: Dict[str, Any] = {"attributes": _attributes(callback)}
+            content: Dict[str, Any] = {
+                "attributes": _attributes(callback),
+                "curve": curves.remember(callback),
+            }
             if _has_state(callback):
                 content["state"] = callback.state_dict()
             try:
@@ -60,6 +68,8 @@ class Listeners:
                 assign(callback, name, value)
             if "state" in item and _has_state(callback):
                 callback.set_state_dict(decode(item["state"], captured.tensors))
+            if "curve" in item:
+                curves.go_on(callback, item["curve"], self._is_over())
         for key, item in rest.items():
             if item:
                 log.warning("the callback %s of the checkpoint is not in this run's list", key)
@@ -77,12 +87,7 @@ class Listeners:
 
 
 def _attributes(callback: Any) -> Dict[str, Any]:
-    names = [
-        name
-        for kind in type(callback).__mro__
-        if kind.__module__.startswith("paddle.")
-        for name in _TABLE.get(kind.__name__, ())
-    ]
+    names = [name for kind in curves.paddle_kinds(callback) for name in _TABLE.get(kind, ())]
     return {name: getattr(callback, name) for name in names if hasattr(callback, name)}
 
 

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Dict, List, Mapping, Set, Tuple
 
 import numpy as np
+import xxhash
 
 from paddle_resume.codec import host_array
+from paddle_resume.errors import ResumeError
 from paddle_resume.runtime import require_paddle
-from paddle_resume.types import Captured
+from paddle_resume.types import ANYTIME, PARTLY, Captured
 
 __all__ = ["Buffers", "Network"]
+
+_SMALL = 1 << 18  # elements: what costs less to copy than to think about
 
 
 class Network:
     """Component: the state_dict of a Layer, and `stop_gradient` of each of its parameters.
 
-    BatchNorm's mean and variance are parameters in Paddle (with stop_gradient), so they are here.
+    BatchNorm's mean and variance are parameters in Paddle (with stop_gradient), so they are here:
+    the forward moves them, where only the optimizer's update moves trained weights. Large frozen
+    parameters are taken for still until one has been seen to move.
 
     Args:
         layer: the network.
@@ -24,28 +30,85 @@ class Network:
         partial: restore what fits where the checkpoint is of another model.
     """
 
-    moves = "anytime"
+    moves = PARTLY
 
     def __init__(self, layer: Any, name: str = "model", partial: bool = False) -> None:
         self.name = name
         self._layer = layer
         self._partial = partial
+        self._still: Dict[str, Tuple[bytes, int]] = {}
+        self._moving: Set[str] = set()
 
     def capture(self) -> Captured:
         """Returns parameters and persistable buffers; tied ones share one array."""
-        copies: Dict[int, np.ndarray] = {}
-        tensors = {}
-        names = {}
-        for name, tensor in self._layer.state_dict().items():
-            if not tensor._is_initialized():
-                continue
-            if id(tensor) not in copies:
-                copies[id(tensor)] = host_array(tensor)
-            tensors[name] = copies[id(tensor)]
-            names[name] = tensor.name
+        return self.complete(self.mark(), at_once=True)
+
+    def mark(self) -> Captured:
+        """Returns what the forward may move; see `PartlyMoving.mark`."""
+        tensors = self._initialized()
         frozen = {name: bool(p.stop_gradient) for name, p in self._layer.named_parameters()}
-        values = {"kind": "network", "parameter_names": names, "stop_gradient": frozen}
-        return Captured(tensors, values)
+        kinds = {id(p): bool(p.stop_gradient) for p in self._layer.parameters()}
+        moving = {}
+        for name, tensor in tensors.items():
+            is_frozen = kinds.get(id(tensor))  # None for a buffer
+            if is_frozen is None or (is_frozen and self._is_moving(name, tensor)):
+                moving[name] = tensor
+        values = {
+            "kind": "network",
+            "parameter_names": {name: tensor.name for name, tensor in tensors.items()},
+            "stop_gradient": frozen,
+        }
+        return Captured(_copies(moving), values)
+
+    def complete(self, marked: Captured, at_once: bool) -> Captured:
+        """Adds the trained weights; see `PartlyMoving.complete`."""
+        tensors = self._initialized()
+        rest = _copies({n: tensor for n, tensor in tensors.items() if n not in marked.tensors})
+        for name in self._still.keys() & rest.keys():
+            if _digest(rest[name]) == self._still[name][0]:
+                continue
+            del self._still[name]
+            self._moving.add(name)
+            if not at_once:
+                raise ResumeError(
+                    f"{self.name}: the frozen parameter {name} was changed by something else than "
+                    "the optimizer, so what it was at the last step is gone"
+                )
+        # In the network's own order, whichever way they came.
+        together = {**rest, **marked.tensors}
+        ordered = {n: together[n] for n in marked.values["parameter_names"] if n in together}
+        return Captured(ordered, marked.values)
+
+    def digest(self, marked: Captured) -> str:
+        """Returns a hash of the trained weights; see `PartlyMoving.digest`."""
+        frozen = marked.values["stop_gradient"]
+        hashed = xxhash.xxh3_128()
+        for name, parameter in self._layer.named_parameters():
+            if not frozen.get(name, True):
+                hashed.update(_digest(host_array(parameter)))
+        return hashed.hexdigest()
+
+    def _is_moving(self, name: str, tensor: Any) -> bool:
+        """Whether a frozen parameter has to be copied at each boundary.
+
+        A small one (BatchNorm's statistics) always; a large one (a frozen backbone, or the
+        second encoder of a momentum contrast) once its second boundary finds it changed.
+        """
+        if name in self._moving or int(tensor.size) <= _SMALL:
+            return True
+        digest, seen = self._still.get(name, ("", 0))
+        if seen < 2:
+            found = _digest(host_array(tensor))
+            if seen and found != digest:
+                del self._still[name]
+                self._moving.add(name)
+                return True
+            self._still[name] = (found, seen + 1)
+        return False
+
+    def _initialized(self) -> Dict[str, Any]:
+        state = self._layer.state_dict()
+        return {name: tensor for name, tensor in state.items() if tensor._is_initialized()}
 
     def restore(self, captured: Captured) -> List[str]:
         """Sets parameters and buffers; see `Component.restore`.
@@ -102,7 +165,7 @@ class Buffers:
     """
 
     name = "buffer"
-    moves = "anytime"
+    moves = ANYTIME
 
     def __init__(self, layers: Mapping[str, Any]) -> None:
         self._layers = layers
@@ -129,6 +192,18 @@ class Buffers:
                     continue
                 _put(layer, name, _unsaved_buffers(layer).get(name), array)
         return problems
+
+
+def _copies(tensors: Mapping[str, Any]) -> Dict[str, np.ndarray]:
+    copies: Dict[int, np.ndarray] = {}
+    for tensor in tensors.values():
+        if id(tensor) not in copies:
+            copies[id(tensor)] = host_array(tensor)
+    return {name: copies[id(tensor)] for name, tensor in tensors.items()}
+
+
+def _digest(array: np.ndarray) -> bytes:
+    return xxhash.xxh3_128_digest(np.ascontiguousarray(array).data)
 
 
 def _unsaved_buffers(layer: Any) -> Dict[str, Any]:

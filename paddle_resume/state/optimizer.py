@@ -16,7 +16,7 @@ from paddle_resume.codec import host_array
 from paddle_resume.errors import ConfigError
 from paddle_resume.runtime import require_paddle
 from paddle_resume.state.lr import pdopt_entry
-from paddle_resume.types import Captured
+from paddle_resume.types import PARTLY, Captured
 
 __all__ = ["OptimizerSlots", "named_parameters"]
 
@@ -57,7 +57,7 @@ class OptimizerSlots:
     """
 
     name = "optimizer"
-    moves = "update"
+    moves = PARTLY
 
     def __init__(
         self,
@@ -75,6 +75,14 @@ class OptimizerSlots:
 
     def capture(self) -> Captured:
         """Returns each slot under Paddle's key, and the map from key to what it is."""
+        return self.complete(self.mark(), at_once=True)
+
+    def mark(self) -> Captured:
+        """Returns what a `.pdopt` file holds of the schedule; see `PartlyMoving.mark`."""
+        return Captured(values={"pdopt": pdopt_entry(self._optimizer)})
+
+    def complete(self, marked: Captured, at_once: bool) -> Captured:
+        """Adds the slots, which only the update changes; see `PartlyMoving.complete`."""
         tensors: Dict[str, np.ndarray] = {}
         slots: Dict[str, List[str]] = {}
         for accumulator, parameter, tensor in self._slots():
@@ -89,9 +97,13 @@ class OptimizerSlots:
             "file": self._file,
             "class": type(self._optimizer).__name__,
             "slots": slots,
-            "pdopt": pdopt_entry(self._optimizer),
+            **marked.values,
         }
         return Captured(tensors, values)
+
+    def digest(self, marked: Captured) -> str:
+        """Nobody swaps an optimizer's slots; see `PartlyMoving.digest`."""
+        return ""
 
     def restore(self, captured: Captured) -> List[str]:
         """Creates the slots as the optimizer itself would and sets them; see `Component.restore`.

@@ -11,18 +11,26 @@ __all__ = ["CONFIGS", "SAMPLE", "Config", "Kill", "kill_lists"]
 
 @dataclass(frozen=True)
 class Kill:
-    """Where an attempt is killed.
+    """Where an attempt is killed, or stopped.
 
     Attributes:
-        at: in the training: ("batch_end", epoch, step), ("batch_begin", epoch, step),
-            ("epoch_end", epoch) or ("eval_batch_end", epoch, step); from outside: ("save", n)
+        at: in the training: an event of the user's callback that logs all it sees, such as
+            ("batch_end", epoch, step) or ("epoch_end", epoch), with "late_" in front for the
+            same event in the last callback of the user's; ("forward", epoch, step) and
+            ("eval_forward", epoch, step) when the network has computed; from outside: ("save", n)
             when the n-th temporary folder appears, ("commit", n) when the n-th checkpoint does,
             ("after", seconds).
         settled: let the saves that are due finish before the kill.
+        by: SIGKILL, another signal's name, or "exception": raised by the user's callback.
+        slow: seconds that the training stays there after the signal.
+        deaf: whether it stays there in a call that no signal interrupts.
     """
 
     at: Tuple[Any, ...]
     settled: bool = True
+    by: str = "SIGKILL"
+    slow: float = 0.0
+    deaf: bool = False
 
     @property
     def outside(self) -> bool:
@@ -30,7 +38,10 @@ class Kill:
         return self.at[0] in ("save", "commit", "after")
 
     def __str__(self) -> str:
-        return "-".join(str(part) for part in self.at) + ("" if self.settled else "-at-once")
+        parts = [str(part) for part in self.at]
+        parts += [] if self.settled else ["at-once"]
+        parts += [] if self.by == "SIGKILL" else [self.by]
+        return "-".join(parts)
 
 
 @dataclass(frozen=True)
@@ -72,6 +83,7 @@ class Config:
     pause: float = 0.0
     ours: str = "both"
     place: str = "last"
+    grace: Optional[float] = None
     save: Mapping[str, Any] = field(default_factory=lambda: {"snapshot_step": 1})
     kills: Optional[Tuple[Tuple[Kill, ...], ...]] = None
 

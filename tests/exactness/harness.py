@@ -14,19 +14,20 @@ import sys
 import threading
 import time
 import uuid
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 from .configs import Config, Kill
 
-__all__ = ["Attempt", "Difference", "Harness", "Trail", "checkpoint_steps"]
+__all__ = ["Attempt", "Difference", "Harness", "Trail", "checkpoint_steps", "reasons_of"]
 
 Event = List[Any]
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent.parent
 MARKER = "PADDLE_RESUME_EXACTNESS_RUN"
+NOT_COMPARED = ("train_begin", "unsettled", "unnoticed", "stopped")
 TIMEOUT = 240.0
 LEAVE = 5.0
 """Seconds that the children of a killed training get to be gone."""
@@ -48,6 +49,8 @@ class Attempt:
         kill: the kill that was asked for.
         newest: the step of the newest checkpoint when it had ended; None without one.
         unsettled: the step that was waited for in vain before the kill.
+        unnoticed: whether nothing told that a signal had been noticed.
+        went_on: batches that ended after it was told to stop.
     """
 
     number: int
@@ -57,6 +60,13 @@ class Attempt:
     kill: Optional[Kill] = None
     newest: Optional[int] = None
     unsettled: Optional[int] = None
+    unnoticed: bool = False
+    went_on: int = 0
+
+    @property
+    def batches(self) -> int:
+        """How many batches it has trained to their end."""
+        return sum(event[0] == "batch_end" for event in self.events)
 
     def tail(self, lines: int = 25) -> str:
         """Returns the end of the output."""
@@ -156,6 +166,16 @@ def checkpoint_steps(save_dir: Path) -> List[int]:
     )
 
 
+def reasons_of(save_dir: Path, step: int) -> List[str]:
+    """Returns all reasons that a step was saved for."""
+    path = save_dir / "events.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    events = [json.loads(line) for line in lines]
+    kinds = ("save", "reason")
+    found = [event for event in events if event["event"] in kinds and event["step"] == step]
+    return [reason for event in found for reason in event["reasons"]]
+
+
 def read_events(path: Path) -> List[Event]:
     """Returns the whole lines of a log."""
     if not path.exists():
@@ -197,11 +217,13 @@ class FolderWatch:
 
 
 class OutsideKill(threading.Thread):
-    """Kills a process when a folder appears or a time has passed."""
+    """Kills a process, or signals its group, when a folder appears or a time has passed."""
 
-    def __init__(self, kill: Kill, save_dir: Path) -> None:
+    def __init__(self, kill: Kill, save_dir: Path, group: bool) -> None:
         super().__init__(daemon=True)
         self.kind, self.count = kill.at[0], kill.at[1]
+        self.signal = signal.Signals[kill.by]
+        self.send = os.killpg if group else os.kill
         self.pid: Optional[int] = None
         self.known = threading.Event()
         self.ended = threading.Event()
@@ -225,10 +247,13 @@ class OutsideKill(threading.Thread):
 
     def shoot(self) -> None:
         """Kills the training, and nothing else."""
-        try:
-            os.kill(self.pid or 0, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+        until = time.monotonic() + 1.0
+        while self.pid and time.monotonic() < until and not self.ended.is_set():
+            try:
+                self.send(self.pid, self.signal)
+                return
+            except ProcessLookupError:  # gone, or not yet the leader of a group
+                time.sleep(0.005)
 
     def finish(self) -> None:
         """Ends the thread."""
@@ -396,7 +421,17 @@ class Harness:
         without: str = "",
         plain: bool = False,
     ) -> Attempt:
-        """Starts the training of the trail once more, and waits for its end."""
+        """Starts the training of the trail once more, and waits for its end.
+
+        Args:
+            trail: what it belongs to.
+            kill: where to kill it.
+            settle: the step to wait for before the kill.
+            callbacks: whether with the callbacks under test.
+            resume: further arguments of AutoResume.
+            without: a mutation of `leave_out.py`.
+            plain: start a new interpreter.
+        """
         number = len(trail.attempts)
         trail.folder.mkdir(parents=True, exist_ok=True)
         log = trail.folder / f"events_{number}.jsonl"
@@ -409,15 +444,16 @@ class Harness:
             "save_dir": str(trail.save_dir) if callbacks else None,
             "log": str(log),
             "attempt": number,
-            "kill": {"at": kill.at, "settle": settle} if kill is not None and inside else None,
+            "kill": {**asdict(kill), "settle": settle} if kill is not None and inside else None,
             "resume": dict(resume or {}),
-            "without": without if number > 0 else "",
+            "without": without,
         }
         spec_path.write_text(json.dumps(spec), encoding="utf-8")
         output.touch()
         outside = None
         if kill is not None and kill.outside:
-            outside = OutsideKill(kill, trail.save_dir)
+            group = bool(trail.config.workers) and kill.by != "SIGKILL"
+            outside = OutsideKill(kill, trail.save_dir, group)
             outside.start()
         try:
             code = self.starter.run(spec_path, output, outside, plain)
@@ -430,15 +466,19 @@ class Harness:
                 outside.finish()
         events = read_events(log)
         unsettled = [event[1] for event in events if event[0] == "unsettled"]
+        unnoticed = any(event[0] == "unnoticed" for event in events)
+        after = list(itertools.dropwhile(lambda event: event[0] != "stopped", events))
         steps = checkpoint_steps(trail.save_dir)
         result = Attempt(
             number,
             code,
-            [event for event in events if event[0] not in ("train_begin", "unsettled")],
+            [event for event in events if event[0] not in NOT_COMPARED],
             output,
             kill,
             steps[-1] if steps else None,
             unsettled[0] if unsettled else None,
+            unnoticed,
+            sum(event[0] == "batch_end" for event in after),
         )
         trail.attempts.append(result)
         return result
@@ -450,7 +490,7 @@ class Harness:
 
     def reference(self, config: Config, again: bool = False) -> List[Event]:
         """Returns the events of a run that has none of our callbacks and is never killed."""
-        alike = replace(config, save={}, kills=None, ours="", place="last")
+        alike = replace(config, save={}, kills=None, ours="", place="last", grace=None)
         key = json.dumps(alike.as_spec(), sort_keys=True)
         if again or key not in self.references:
             trail = self.trail(config, (), "_reference")
@@ -491,6 +531,61 @@ class Harness:
         self.nothing_left(trail)
         self.compare(trail, reference)
         return trail
+
+    def check_stopped(self, config: Config, kills: Sequence[Kill]) -> Trail:
+        """Stops a run at each of the points in turn, and compares all of it.
+
+        Each attempt must have saved all that it had trained, and the next one goes on from there.
+
+        Args:
+            config: the training, with an EmergencySaver.
+            kills: one for each attempt but the last; their `by` is no SIGKILL.
+
+        Raises:
+            Difference: with what was not as it should be.
+        """
+        reference = self.reference(config)
+        trail = self.trail(config, kills)
+        for kill in kills:
+            self.attempt(trail, kill)
+            self.all_saved(trail)
+            self.nothing_left(trail)
+        attempt = self.attempt(trail)
+        if attempt.code != 0:
+            trail.fail(f"the last attempt ended with exit code {attempt.code}")
+        self.nothing_left(trail)
+        self.compare(trail, reference)
+        return trail
+
+    def all_saved(self, trail: Trail, unsaved: int = 0) -> None:
+        """Fails where the last attempt did not save all that it has trained as it was stopped.
+
+        Args:
+            trail: with the attempt as its last.
+            unsaved: batches of it that are after its last point.
+        """
+        attempt = trail.attempts[-1]
+        kill = attempt.kill
+        assert kill is not None
+        signalled = kill.by != "exception"
+        due = 128 + signal.Signals[kill.by] if signalled else 1
+        if attempt.code != due:
+            trail.fail(f"attempt {attempt.number} was to end with {due} at {kill}")
+        if attempt.unnoticed:
+            trail.fail(f"attempt {attempt.number}: {kill} was not noticed")
+        if attempt.went_on:
+            trail.fail(f"attempt {attempt.number} trained on after {kill}: {attempt.went_on}")
+        before = trail.attempts[-2].newest if attempt.number else None
+        trained = (before or 0) + attempt.batches - unsaved
+        if (attempt.newest or 0) != trained:
+            trail.fail(
+                f"attempt {attempt.number} was to save step {trained}, the last one trained before "
+                f"{kill}; the newest is {attempt.newest}"
+            )
+        reason = kill.by if signalled else "exception"
+        found = reasons_of(trail.save_dir, trained)
+        if trained != (before or 0) and reason not in found:
+            trail.fail(f"step {trained} was to be saved because of {reason}, not of {found}")
 
     def nothing_left(self, trail: Trail) -> None:
         """Fails when a process of the training outlives it."""
@@ -547,6 +642,10 @@ class Harness:
             start = ends[before - 1] if before else 0
             if not events:
                 continue  # killed before its first event
+            if events[0][0] == "train_end" and reached > places[("train_end",)]:
+                # Over, and stopped once more in its on_train_end: which is heard again, with the
+                # metrics of the last boundary, from before the last evaluation.
+                events = events[1:]
             if [event[0] for event in events] == ["final"] and before == len(ends):
                 start = len(reference) - 1  # the run was over
             elif start:

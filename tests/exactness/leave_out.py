@@ -1,7 +1,8 @@
-"""Leaves one part of the state out of a resume; `training.py` loads it where a spec names one.
+"""Leaves one part of the state out; `training.py` loads it where a spec names one.
 
-Each mutation replaces what puts that part back and says so on stdout when it is used, so that a
-test knows that the part was there to be left out.
+Each of MUTATIONS replaces what puts that part back at a resume. Each of LATE has a part copied when
+a save is made, some time after the boundary that is saved. They say so on stdout when they are
+used, so that a test knows that the part was there to be left out.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import dataclasses
 import importlib
 from typing import Any, Callable, Dict, Mapping
 
-__all__ = ["MUTATIONS", "apply"]
+__all__ = ["LATE", "MUTATIONS", "apply"]
 
 Change = Callable[[Any, Any], Any]
 """(component, Captured) to the Captured that is restored instead."""
@@ -18,7 +19,7 @@ Change = Callable[[Any, Any], Any]
 
 def apply(name: str) -> None:
     """Makes the mutation."""
-    MUTATIONS[name]()
+    {**MUTATIONS, **LATE}[name]()
 
 
 def _say(what: str) -> None:
@@ -77,9 +78,7 @@ def _parameters(network: Any, captured: Any) -> Any:
 
 
 def _statistics(network: Any, captured: Any) -> Any:
-    return _own(
-        network, captured, lambda layer, name, tensor: name.endswith(("._mean", "._variance"))
-    )
+    return _own(network, captured, lambda layer, name, tensor: _is_statistic(name))
 
 
 def _kept_buffers(network: Any, captured: Any) -> Any:
@@ -230,3 +229,64 @@ MUTATIONS: Dict[str, Callable[[], None]] = {
     "was_reset": _saved_data("PoolSource", "data.pool", "was_reset", False),
     "dataset_state": _saved_data("ThreadSource", "data.thread", "stream", None),
 }
+
+
+def _late(part: str, choose: Change = lambda late, marked: late) -> Callable[[], None]:
+    """Has a part copied when the save is made.
+
+    Args:
+        part: its name.
+        choose: (what is there then, what was there at the boundary) to what is saved.
+    """
+
+    def mutate() -> None:
+        points = _module("points")
+        complete = points.Points.complete
+
+        def complete_late(self: Any, point: Any, at_once: bool) -> Any:
+            parts = dict(point.parts)
+            for found in self._parts():
+                if found.name == part and not at_once:
+                    _say(f"{part} at its boundary")
+                    parts[part] = choose(points.mark(found), parts[part])
+            return complete(self, dataclasses.replace(point, parts=parts), at_once)
+
+        points.Points.complete = complete_late
+
+    return mutate
+
+
+def _late_tensors(late: Any, marked: Any, wanted: Callable[[str], bool]) -> Any:
+    tensors = {n: (late if wanted(n) else marked).tensors[n] for n in marked.tensors}
+    return dataclasses.replace(marked, tensors=tensors)
+
+
+def _is_statistic(name: str) -> bool:
+    return name.endswith(("._mean", "._variance"))
+
+
+def _late_value(key: str) -> Change:
+    return lambda late, marked: _values(marked, **{key: late.values[key]})
+
+
+LATE: Dict[str, Callable[[], None]] = {
+    "late_batch_norm": _late(
+        "model", lambda late, marked: _late_tensors(late, marked, _is_statistic)
+    ),
+    "late_kept_buffers": _late(
+        "model",
+        lambda late, marked: _late_tensors(late, marked, lambda name: not _is_statistic(name)),
+    ),
+    "late_unsaved_buffers": _late("buffer"),
+    "late_schedule": _late("lr"),
+    "late_gradients": _late("grad"),
+    "late_metrics": _late("metric"),
+    "late_logs": _late("loop", _late_value("logs")),
+    "late_listeners": _late("listener"),
+    "late_extra": _late("extra"),
+    "late_python_stream": _late("rng", _late_value("python")),
+    "late_numpy_stream": _late("rng", _late_value("numpy")),
+    "late_paddle_stream": _late("rng", _late_value("paddle")),
+    "late_data": _late("data"),
+}
+"""Every part that may change between a boundary and the next update."""

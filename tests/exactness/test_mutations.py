@@ -1,4 +1,8 @@
-"""A part of the state left out at the resume makes the comparison fail: each part is needed."""
+"""A part of the state left out at the resume makes the comparison fail: each part is needed.
+
+So is each part of what is copied at a boundary: copied later, when the watching thread saves that
+boundary in the middle of a step or of an evaluation, it makes the comparison fail too.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,8 @@ import pytest
 
 from .configs import CONFIGS, Config, Kill
 from .harness import Difference, Harness
-from .leave_out import MUTATIONS
+from .leave_out import LATE, MUTATIONS
+from .stopping import STOPPED
 
 MIDDLE = Kill(("batch_end", 1, 3))
 
@@ -19,9 +24,10 @@ class Mutation:
     """A part, and a training that cannot do without it.
 
     Attributes:
-        part: a name in `leave_out.MUTATIONS`.
+        part: a name in `leave_out.MUTATIONS`, or in `leave_out.LATE`.
         config: the training.
-        kill: where it is killed before it is resumed without the part.
+        kill: where it is killed before it is resumed without the part, or stopped while the part
+            is copied late.
         sample: whether `make test` runs it.
     """
 
@@ -86,14 +92,62 @@ CASES: List[Mutation] = [
 ]
 
 
-def _parameters() -> List[Any]:
+GRACE = 1.5
+"""Seconds from the signal to the end: the watching thread saves about a second after it."""
+
+# Where three batches make an update, a step without one moves all but the weights.
+LATE_IN_STEP = replace(
+    STOPPED["accumulate"],
+    name="late_in_step",
+    callbacks=("draws", "counted", "average", "lr_by_step"),
+)
+
+
+def _late(
+    part: str, config: Config, at: Tuple[Any, ...], sample: bool = False, deaf: bool = False
+) -> Mutation:
+    slow = Kill(at, by="SIGTERM", slow=4.0, deaf=deaf)
+    return Mutation(part, replace(config, grace=GRACE), slow, sample)
+
+
+FORWARD = ("forward", 1, 3)
+STEP_END = ("late_batch_end", 1, 4)
+LATE_CASES: List[Mutation] = [
+    _late("late_batch_norm", STOPPED["full"], FORWARD, sample=True),
+    _late("late_batch_norm", STOPPED["workers"], FORWARD, deaf=True),
+    _late("late_paddle_stream", STOPPED["full"], FORWARD, sample=True),
+    _late("late_data", STOPPED["full"], FORWARD),
+    _late("late_data", STOPPED["workers"], FORWARD, deaf=True),
+    _late("late_data", STOPPED["stateful_stream"], FORWARD),
+    _late("late_kept_buffers", STOPPED["spectral"], FORWARD),
+    _late("late_unsaved_buffers", STOPPED["running_buffer"], FORWARD),
+    _late("late_gradients", LATE_IN_STEP, STEP_END, sample=True),
+    _late("late_metrics", LATE_IN_STEP, STEP_END),
+    _late("late_schedule", LATE_IN_STEP, STEP_END),
+    _late("late_logs", LATE_IN_STEP, STEP_END),
+    _late("late_listeners", LATE_IN_STEP, STEP_END),
+    _late("late_extra", LATE_IN_STEP, STEP_END),
+    _late("late_python_stream", LATE_IN_STEP, STEP_END),
+    _late("late_numpy_stream", LATE_IN_STEP, STEP_END),
+    _late("late_paddle_stream", LATE_IN_STEP, STEP_END),
+    _late("late_data", LATE_IN_STEP, STEP_END),
+    # In an evaluation: the epoch's end is saved, and the evaluation comes once more.
+    _late("late_logs", STOPPED["full"], ("eval_forward", 1, 1)),
+    _late("late_numpy_stream", STOPPED["workers"], ("eval_forward", 1, 1)),
+    _late("late_listeners", STOPPED["reduce_lr"], ("late_eval_end", 0)),
+    _late("late_schedule", STOPPED["reduce_lr"], ("late_eval_end", 3)),
+    _late("late_schedule", STOPPED["plateau"], ("late_eval_end", 3)),
+]
+
+
+def _parameters(cases: List[Mutation], issue: int) -> List[Any]:
     return [
         pytest.param(
             case,
-            id=f"{case.part}:{case.config.name}",
-            marks=() if case.sample else pytest.mark.long(1),
+            id=f"{case.part}:{case.config.name}" + ("" if issue == 1 else f":{case.kill.at[0]}"),
+            marks=() if case.sample else pytest.mark.long(issue),
         )
-        for case in CASES
+        for case in cases
     ]
 
 
@@ -117,7 +171,7 @@ def _outcome(harness: Harness, case: Mutation, without: str) -> Tuple[Optional[s
     return None, printed
 
 
-@pytest.mark.parametrize("case", _parameters())
+@pytest.mark.parametrize("case", _parameters(CASES, 1))
 def test_a_part_left_out_is_noticed(harness: Harness, case: Mutation) -> None:
     failed, _ = _outcome(harness, case, "")
     assert failed is None, failed
@@ -132,3 +186,40 @@ def test_every_part_has_a_training_that_needs_it() -> None:
     for case in CASES:
         tested.setdefault(case.part, []).append(case)
     assert set(tested) == set(MUTATIONS)
+    assert {case.part for case in LATE_CASES} == set(LATE)
+
+
+_right: Dict[str, Optional[str]] = {}
+
+
+def _stopped(harness: Harness, case: Mutation, late: str) -> Tuple[Optional[str], str]:
+    """Returns how the comparison failed (None when it did not), and what the save printed."""
+    config, kill = case.config, case.kill
+    trail = harness.trail(config, (kill,), f"_{late or 'in_time'}")
+    reference = harness.reference(config)
+    stopped = harness.attempt(trail, kill, without=late)
+    printed = stopped.output.read_text(encoding="utf-8", errors="replace")
+    # The batch in which it was stopped is after the point, although it may have been logged.
+    harness.all_saved(trail, unsaved=kill.at[0] == "late_batch_end")
+    harness.nothing_left(trail)
+    try:
+        resumed = harness.attempt(trail)
+        harness.nothing_left(trail)
+        if resumed.code != 0:
+            return f"exit code {resumed.code}", printed
+        harness.compare(trail, reference)
+    except Difference as difference:
+        return str(difference), printed
+    return None, printed
+
+
+@pytest.mark.parametrize("case", _parameters(LATE_CASES, 2))
+def test_a_part_copied_late_is_noticed(harness: Harness, case: Mutation) -> None:
+    key = str((case.config, case.kill))
+    if key not in _right:
+        _right[key], _ = _stopped(harness, case, "")
+    assert _right[key] is None, _right[key]
+    failed, printed = _stopped(harness, case, case.part)
+    assert "LEFT OUT" in printed, f"nothing was saved after its boundary:\n{printed[-3000:]}"
+    assert failed is not None, f"with {case.part} nothing differs"
+    assert "differs" in failed or "should go on" in failed, failed

@@ -5,8 +5,8 @@
 
 A spec is a JSON object: `config` (a `configs.Config` as a dict), `work_dir` (for all that the
 training itself writes), `save_dir` (of the callbacks under test; null trains without them), `log`,
-and per attempt `attempt` (its number) and `kill` (where it kills itself, or null). `resume` holds
-further arguments of `AutoResume`; `without` names a part of the state to leave out at the resume.
+and per attempt `attempt` (its number) and `kill` (where it kills or stops itself, or null).
+`resume` holds further arguments of `AutoResume`; `without` names a mutation of `leave_out.py`.
 
 All that a user callback can see goes to the log, one JSON list a line, floats as `float.hex`.
 """
@@ -14,6 +14,7 @@ All that a user callback can see goes to the log, one JSON list a line, floats a
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import json
 import os
@@ -457,13 +458,12 @@ class Watch(paddle.callbacks.Callback):
 
     def __init__(self, log: Log, spec: Mapping[str, Any]) -> None:
         super().__init__()
-        self.log, self.spec, self.epoch = log, spec, -1
+        self.log, self.spec, self.epoch, self.step = log, spec, -1, -1
         self.draws = "draws" in spec["config"]["callbacks"]
         self.pause = spec["config"]["pause"]
-        self.batches = 0
 
     def kill(self, *point: Any) -> None:
-        """Dies here when the attempt is to be killed at this point."""
+        """Dies here when the attempt is to be killed at this point; or is told to stop."""
         kill = self.spec.get("kill")
         if not kill or tuple(kill["at"]) != point:
             return
@@ -478,19 +478,56 @@ class Watch(paddle.callbacks.Callback):
                 self.log.write("unsettled", settle)
                 break
             time.sleep(0.002)
+        if kill["by"] != "SIGKILL":
+            self.log.write("stopped")
+        if kill["by"] == "exception":
+            raise RuntimeError("the user's callback fails, as this test asks for")
+        if kill["by"] != "SIGKILL":
+            self.signal(kill["by"], kill["slow"], kill["deaf"])
+            return
         os.kill(os.getpid(), signal.SIGKILL)
+
+    def signal(self, name: str, slow: float, deaf: bool) -> None:
+        """Signals this process, all of its group where it has workers, until that is noticed."""
+        config = self.spec["config"]
+        if config["workers"] or config["eval_workers"]:
+            os.killpg(0, signal.Signals[name])
+        else:
+            os.kill(os.getpid(), signal.Signals[name])
+        until = time.monotonic() + slow
+        while time.monotonic() < until:
+            if deaf:
+                hashlib.pbkdf2_hmac("sha256", b"as a long operation", b"", int(3e6 * slow))
+            else:
+                time.sleep(slow)
+        # The thread that watches for signals is another one: nothing else tells when it has seen.
+        emergency, until = self.model._run_one_epoch.listener._emergency, time.monotonic() + 5.0
+        while emergency._stop is None:
+            if time.monotonic() > until:
+                self.log.write("unnoticed", name)
+                break
+            time.sleep(0.001)
+
+    def in_forward(self, layer: Any, *of: Any) -> None:
+        """Called when the network has computed."""
+        self.kill("forward" if layer.training else "eval_forward", self.epoch, self.step)
 
     def rate(self) -> float:
         return float(self.model._optimizer.get_lr())
 
     def on_train_begin(self, logs: Any = None) -> None:
         self.log.write("train_begin", os.getpid())
+        kill = self.spec.get("kill")
+        if kill and kill["at"][0].endswith("forward"):
+            self.model.network.register_forward_post_hook(self.in_forward)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self.epoch = epoch
         self.log.write("epoch_begin", epoch)
+        self.kill("epoch_begin", epoch)
 
     def on_train_batch_begin(self, step: int, logs: Any = None) -> None:
+        self.step = step
         self.log.write("batch_begin", self.epoch, step, logs or {})
         self.kill("batch_begin", self.epoch, step)
 
@@ -507,8 +544,10 @@ class Watch(paddle.callbacks.Callback):
 
     def on_eval_begin(self, logs: Any = None) -> None:
         self.log.write("eval_begin", self.epoch, logs or {})
+        self.kill("eval_begin", self.epoch)
 
     def on_eval_batch_begin(self, step: int, logs: Any = None) -> None:
+        self.step = step
         self.log.write("eval_batch_begin", self.epoch, step, logs or {})
 
     def on_eval_batch_end(self, step: int, logs: Any = None) -> None:
@@ -517,9 +556,25 @@ class Watch(paddle.callbacks.Callback):
 
     def on_eval_end(self, logs: Any = None) -> None:
         self.log.write("eval_end", self.epoch, logs or {}, self.rate())
+        self.kill("eval_end", self.epoch)
 
     def on_train_end(self, logs: Any = None) -> None:
         self.log.write("train_end", logs or {})
+        self.kill("train_end")
+
+
+class Last(paddle.callbacks.Callback):
+    """The last one of the user's callbacks: all others have had their turn."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self.watch = watch
+
+    def on_train_batch_end(self, step: int, logs: Any = None) -> None:
+        self.watch.kill("late_batch_end", self.watch.epoch, step)
+
+    def on_eval_end(self, logs: Any = None) -> None:
+        self.watch.kill("late_eval_end", self.watch.epoch)
 
 
 class Unfreeze(paddle.callbacks.Callback):
@@ -529,6 +584,20 @@ class Unfreeze(paddle.callbacks.Callback):
         if epoch == 1:
             for parameter in self.model.network.a.parameters():
                 parameter.stop_gradient = False
+
+
+class Swap(paddle.callbacks.Callback):
+    """A user's callback: evaluates other weights than those that are trained."""
+
+    def on_eval_begin(self, logs: Any = None) -> None:
+        parameters = [p for p in self.model.network.parameters() if not p.stop_gradient]
+        self.kept = [(parameter, parameter.numpy()) for parameter in parameters]
+        for parameter, value in self.kept:
+            parameter.set_value(0.5 * value)
+
+    def on_eval_end(self, logs: Any = None) -> None:
+        for parameter, value in self.kept:
+            parameter.set_value(value)
 
 
 class PlateauStep(paddle.callbacks.Callback):
@@ -603,10 +672,12 @@ def user_callbacks(
     """Returns the callbacks of the config, without the watch and without ours."""
     kinds: Dict[str, Callable[[], paddle.callbacks.Callback]] = {
         "unfreeze": Unfreeze,
+        "swap": Swap,
         "stop": Stop,
         "counted": lambda: Counted(log),
         "average": lambda: AverageStep(average),
         "plateau_step": PlateauStep,
+        "lr_by_step": paddle.callbacks.LRScheduler,
         "lr_by_epoch": lambda: paddle.callbacks.LRScheduler(by_step=False, by_epoch=True),
         "lr_by_hand": lambda: paddle.callbacks.LRScheduler(by_step=False, by_epoch=False),
         "early_stopping": lambda: paddle.callbacks.EarlyStopping(
@@ -627,11 +698,15 @@ def our_callbacks(spec: Mapping[str, Any], average: Average) -> List[paddle.call
     config, save_dir = spec["config"], spec["save_dir"]
     save = {"snapshot_minutes": None, **config["save"]}
     resume = dict(spec.get("resume") or {})
+    stop = {} if config["grace"] is None else {"grace_seconds": config["grace"]}
     if "average" in config["callbacks"]:
         save["extra"] = {"average": average}
     if config["ours"] == "all":
-        return list(pr.resume_callbacks(save_dir, **save, **resume))
+        return list(pr.resume_callbacks(save_dir, **save, **resume, **stop))
     ours = [pr.AutoResume(save_dir, **resume), pr.PeriodicSaver(save_dir, **save)]
+    if config["ours"].isdigit():  # all four, in this order
+        ours += [pr.BestSaver(save_dir), pr.EmergencySaver(save_dir, **stop)]
+        return [ours[int(place)] for place in config["ours"]]
     return ours[::-1] if config["ours"] == "saver_first" else ours
 
 
@@ -640,7 +715,8 @@ def all_callbacks(
 ) -> List[paddle.callbacks.Callback]:
     """Returns the callbacks for fit, in the order that the config asks for."""
     config = spec["config"]
-    users = [Watch(log, spec), *user_callbacks(config, spec["work_dir"], log, average)]
+    watch = Watch(log, spec)
+    users = [watch, *user_callbacks(config, spec["work_dir"], log, average), Last(watch)]
     if not spec["save_dir"]:
         return users
     ours = our_callbacks(spec, average)
@@ -760,6 +836,13 @@ def train(spec: Mapping[str, Any]) -> None:
 
 def serve() -> Optional[str]:
     """Forks a child for each spec named on stdin; returns the spec in the child, else None."""
+    with contextlib.suppress(Exception):  # an attempt that needs it will say what is wrong
+        import paddle_resume as pr
+
+        for name in pr.__all__:
+            getattr(pr, name)
+    gc.collect()
+    gc.freeze()  # what is there already is not looked through at the end of each child
     os.write(1, b"ready\n")
     with open(0, "rb", buffering=0, closefd=False) as asked:
         while True:
@@ -784,6 +867,9 @@ def serve() -> Optional[str]:
 
 def main(argument: str) -> None:
     """Runs what the command line asks for."""
+    # A shell's background jobs ignore SIGINT, nohup's SIGHUP: what is ignored, stays ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     spec_path = serve() if argument == "--serve" else argument
     if spec_path is not None:
         train(json.loads(Path(spec_path).read_text(encoding="utf-8")))

@@ -294,6 +294,62 @@ def test_what_is_left_behind_takes_its_descriptions_along(tmp_path: Path) -> Non
     store.verify(behind / "step_00000500")
 
 
+def test_the_best_that_stay_are_still_named(tmp_path: Path) -> None:
+    store = make_store(tmp_path, 200, 300, 400, 500)
+    store.link("best", tmp_path / "step_00000500")
+    scores = [{"step": step, "value": 1.0} for step in (500, 300, 400, 200)]
+    whole = {"monitor": "acc", "mode": "max", "best": scores}
+    store.write_json("best.json", whole)
+    behind = store.leave_behind(store.checkpoints()[2:], "run-b")
+    assert behind is not None
+    assert Store(behind).read_json("best.json") == whole
+    assert Store(behind).read_link("best") == behind / "step_00000500"
+    assert store.read_json("best.json") == {**whole, "best": [scores[1], scores[3]]}
+    assert store.read_link("best") == tmp_path / "step_00000300"
+
+    store.leave_behind(store.checkpoints()[:1], "run-c")  # the first stays, and so does the link
+    assert store.read_json("best.json") == {**whole, "best": [scores[1]]}
+    assert store.read_link("best") == tmp_path / "step_00000300"
+
+    store.leave_behind(store.checkpoints(), "run-d")
+    assert names(tmp_path) == [".before-run-b", ".before-run-c", ".before-run-d"]
+    assert names(tmp_path / ".before-run-d") == ["best", "best.json", "step_00000300"]
+
+
+@pytest.mark.parametrize("crash_at", range(1, 7))
+def test_a_crash_while_the_best_are_left_behind_is_made_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, crash_at: int
+) -> None:
+    store = make_store(tmp_path, 300, 400, 500)
+    store.link("best", tmp_path / "step_00000500")
+    scores = [{"step": step, "value": 1.0} for step in (500, 300)]
+    store.write_json("best.json", {"best": scores})
+    calls = []
+
+    def crashing(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> None:
+            calls.append(args)
+            if len(calls) == crash_at:
+                raise Crash
+            real(*args)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        for name in ("rename", "replace"):
+            patch.setattr(os, name, crashing(getattr(os, name)))
+        with pytest.raises(Crash):
+            store.leave_behind(store.checkpoints()[1:], "run-b")
+    left = store.checkpoints()[1:]
+    named = [score["step"] for score in (store.read_json("best.json") or {})["best"]]
+    assert named == ([500, 300] if crash_at < 3 else [300])
+    if left:
+        store.leave_behind(left, "run-b")
+        assert store.read_link("best") == tmp_path / "step_00000300"
+    assert store.read_json("best.json") == {"best": scores[1:]}
+    assert [path.name for path in store.checkpoints()] == ["step_00000300"]
+
+
 def test_leaving_behind_twice_loses_nothing(tmp_path: Path) -> None:
     store = make_store(tmp_path, 500)
     store.leave_behind(store.checkpoints(), "run-b")

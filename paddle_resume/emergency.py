@@ -1,0 +1,369 @@
+"""What a run does when it is told to stop, or fails.
+
+A signal is noticed by a thread of its own (signals.py). The training's thread answers it at its
+next boundary or event; where it would not come there in time, the watching thread saves the last
+point instead. Whoever claims the stop first is the only one to save.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from typing import NoReturn, Optional, Protocol
+
+from paddle_resume.boundaries import Outcome
+from paddle_resume.checkpoint.lock import Holder
+from paddle_resume.exits import exit_now, in_notebook, system_exit
+from paddle_resume.observe.log import human_duration, log
+from paddle_resume.runtime import free_memory
+from paddle_resume.session import Session
+from paddle_resume.signals import SignalWatch
+from paddle_resume.stops import EmergencyPolicy, Stop, reserve
+
+__all__ = ["Emergency", "Writers"]
+
+_SECOND_INTERRUPT_S = 1.0
+_LOOK_AGAIN_S = 0.05
+_UNWIND_S = 1.0
+_WRITERS_S = 5.0
+
+
+class Writers(Protocol):
+    """What other callbacks have written and not yet put on the disk."""
+
+    def close(self, exit_code: int, in_use: bool, seconds: float) -> None:
+        """Puts it there and ends it.
+
+        Args:
+            exit_code: what the process ends with.
+            in_use: whether the training's thread may still write.
+            seconds: the longest that it may take.
+        """
+        ...
+
+
+class Emergency:
+    """Saves and stops one run when it is told to, or fails.
+
+    Args:
+        policy: when.
+        session: whose last point is saved.
+        run: what is closed.
+        writers: what would lose its content when the process ends at once.
+    """
+
+    def __init__(
+        self,
+        policy: EmergencyPolicy,
+        session: Session,
+        run: Holder,
+        writers: Writers,
+    ) -> None:
+        self._policy = policy
+        self._session = session
+        self._run = run
+        self._writers = writers
+        self._watch: Optional[SignalWatch] = None
+        self._started = time.monotonic()
+        self._lock = threading.Lock()
+        self._stop: Optional[Stop] = None
+        self._is_claimed = False
+        self._answered = threading.Event()
+        self._is_safe = False
+        self._is_leaving = False
+        self._is_to_leave = False
+        self._outcome: Optional[Outcome] = None
+        self._saving: Optional[threading.Thread] = None
+        self._interrupted_at: Optional[float] = None
+        self._save_asked = False
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether the training's thread is on its way out of the process."""
+        return self._is_leaving
+
+    def start(self) -> None:
+        """Starts to watch; off the main thread signals are off, with a warning."""
+        numbers = self._policy.numbers
+        if threading.current_thread() is threading.main_thread():
+            self._watch = SignalWatch(numbers, self._notice, self._tick, self._handle)
+            self._watch.start()
+        elif numbers:
+            log.warning(
+                "the training runs off the main thread, where Python can catch no signal: "
+                "EmergencySaver saves on exceptions only. Call fit in the main thread to have a "
+                "SIGTERM saved."
+            )
+
+    def close(self) -> None:
+        """Stops watching; a signal that nobody has answered goes to who had it before."""
+        watch, self._watch = self._watch, None
+        if watch is None:
+            return
+        watch.close(deaf=self._is_leaving and not in_notebook())
+        if self._stop is not None and not self._is_claimed and not self._is_leaving:
+            signal.raise_signal(self._stop.code - 128)
+
+    # ------------------------------------------------------------------ the training's thread
+
+    def save_asked(self) -> bool:
+        """Whether save_signal has come since the last call."""
+        asked, self._save_asked = self._save_asked, False
+        return asked
+
+    def leave_if_asked(self) -> None:
+        """Saves and stops where that was asked for, and a point is there to be saved.
+
+        Raises:
+            SystemExit: with 128 + the signal's number, or 1 where the save was not made.
+            KeyboardInterrupt: in a notebook, after SIGINT.
+        """
+        if self._stop is None and self._watch is None:
+            self._stop_in_time()
+        stop = self._stop
+        if stop is None:
+            return
+        if not self._take_over():
+            self._leave(stop, self._is_safe)
+        outcome = self._save_last(stop.reason, stop.deadline)
+        if outcome is None:
+            self._give_back()
+            return
+        self._say(stop, outcome)
+        self._leave(stop, outcome.is_safe)
+
+    def rescue(self, error: BaseException) -> None:
+        """Saves the last point before an error goes on its way.
+
+        Args:
+            error: what ended the training.
+        """
+        is_interrupt = isinstance(error, KeyboardInterrupt)
+        is_interrupt = is_interrupt and signal.SIGINT in self._policy.signals
+        has_begun = self._session.boundaries is not None
+        if self._is_leaving or not has_begun or not (self._policy.on_exception or is_interrupt):
+            return
+        self._take_over()
+        free_memory(error)
+        name = "SIGINT" if is_interrupt else type(error).__name__
+        outcome = self._save_last("SIGINT" if is_interrupt else "exception", None)
+        if outcome is None:
+            self._session.wait_for_saved_step()
+            log.warning(
+                "%s came within the optimizer's update, or before the end of its step, where there "
+                "is nothing whole to save: %s",
+                name,
+                self._session.newest(),
+            )
+        elif outcome.is_safe:
+            log.info("%s: %s; started again, the training goes on from there", name, outcome.what)
+        else:
+            log.error("%s: %s: %s", name, outcome.what, self._session.newest())
+        self._writers.close(exit_code=1, in_use=False, seconds=_WRITERS_S)
+
+    def insist(self, error: BaseException) -> None:
+        """Raises what ends the training once more, where Paddle has turned it into another error:
+        it does so with what is raised within its C++, as in a backward.
+
+        Args:
+            error: what has come out of the training.
+        """
+        if not self._is_leaving or self._stop is None:
+            return
+        if not isinstance(error, KeyboardInterrupt if self._stop.interrupts else SystemExit):
+            raise self._error(self._stop)  # not by a name: its frame would keep it alive
+
+    def _leave(self, stop: Stop, is_safe: bool) -> NoReturn:
+        self._is_safe = is_safe
+        self._is_leaving = True
+        code = stop.exit_code(is_safe)
+        self._writers.close(code, in_use=False, seconds=_WRITERS_S)
+        self._run.close()
+        if in_notebook() and not stop.interrupts:
+            exit_now(code)  # a notebook's kernel survives SystemExit
+        raise self._error(stop)
+
+    def _error(self, stop: Stop) -> BaseException:
+        if stop.interrupts:
+            return KeyboardInterrupt()
+        code = stop.exit_code(self._is_safe)
+        return system_exit(code, self._policy.numbers, stop.last_moment)
+
+    def _take_over(self) -> bool:
+        """Returns whether it is this thread's to save; else the watching thread has."""
+        while not self._take():
+            if self._answered.wait(_LOOK_AGAIN_S):
+                return False
+        return True
+
+    def _take(self) -> bool:
+        with self._lock:
+            taken, self._is_claimed = self._is_claimed, True
+        return not taken
+
+    def _give_back(self) -> None:
+        with self._lock:
+            self._is_claimed = False
+
+    def _save_last(self, reason: str, deadline: Optional[float]) -> Optional[Outcome]:
+        boundaries = self._session.boundaries
+        return None if boundaries is None else boundaries.save_last([reason], deadline)
+
+    def _has_point(self) -> bool:
+        boundaries = self._session.boundaries
+        return boundaries is not None and boundaries.points.last is not None
+
+    def _say(self, stop: Stop, outcome: Outcome) -> None:
+        if outcome.is_safe:
+            log.info("%s: %s; started again, it goes on from there", stop.reason, outcome.what)
+        else:
+            log.error("%s: %s: %s", stop.reason, outcome.what, self._session.newest())
+
+    def _handle(self, number: int) -> None:
+        """In the main thread, as soon as that runs Python."""
+        if not self._run.is_alive():
+            self._run.close()
+            signal.raise_signal(number)
+            return
+        if self._is_leaving:
+            return
+        if self._is_to_leave and self._stop is not None:
+            self._is_leaving = True
+            raise self._error(self._stop)
+        is_interrupt = number == signal.SIGINT and in_notebook()
+        if is_interrupt and self._has_point() and not self._is_claimed:
+            raise KeyboardInterrupt  # saved on its way out, as any error
+
+    # ------------------------------------------------------------------ the watching thread
+
+    def _notice(self, number: int) -> None:
+        if self._answered.is_set():
+            return
+        if number == self._policy.save_signal:
+            self._save_asked = True
+            return
+        now = time.monotonic()
+        if number == signal.SIGINT:
+            if self._interrupted_at is None:
+                self._interrupted_at = now
+            elif now - self._interrupted_at > _SECOND_INTERRUPT_S:
+                self._end_at_once()
+                return
+        if self._stop is not None:
+            return  # launchers send it again and again
+        grace = self._policy.grace_s
+        name = signal.Signals(number).name
+        is_interrupt = number == signal.SIGINT
+        self._stop = Stop.at(now, name, 128 + number, grace, is_interrupt and in_notebook())
+        log.info(  # after it: a terminal that blocks must not delay the stop
+            "%s: saving at the next step, within %s%s",
+            name,
+            human_duration(grace),
+            "; Ctrl-C once more, after a second, ends it at once" if is_interrupt else "",
+        )
+
+    def _stop_in_time(self) -> None:
+        after = self._policy.stop_after_s
+        if after is None or time.monotonic() < self._started + after:
+            return
+        reason, code = "stop_after_minutes", 128 + signal.SIGTERM
+        self._stop = Stop.at(time.monotonic(), reason, code, self._policy.grace_s, False)
+        log.info("stop_after_minutes=%g are over: saving at the next step", after / 60)
+
+    def _tick(self) -> Optional[float]:
+        try:
+            return self._decide()
+        except Exception as error:  # whatever it is, the process must still end in time
+            log.error("the last save failed: %s: %s", type(error).__name__, error)
+            self._give_back()
+            return _LOOK_AGAIN_S
+
+    def _decide(self) -> Optional[float]:
+        """Decides whether it is up to this thread; returns when to look again."""
+        if self._stop is None:
+            self._stop_in_time()
+        stop = self._stop
+        if stop is None:
+            after = self._policy.stop_after_s
+            return None if after is None else max(0.0, self._started + after - time.monotonic())
+        if time.monotonic() >= stop.last_moment and not stop.interrupts:
+            self._end_in_time(stop)
+        if self._answered.is_set():
+            return None if stop.interrupts else _LOOK_AGAIN_S
+        if self._saving is not None:
+            self._after_saving(stop)
+        elif not self._is_claimed:
+            left = stop.deadline - time.monotonic()
+            boundaries = self._session.boundaries
+            takes_s = None if boundaries is None else boundaries.takes_s
+            kept = reserve(takes_s, self._policy.grace_s)
+            if left > kept:
+                return left - kept
+            if self._has_point() and self._take():
+                # In a thread of its own: a disk that hangs must not keep the process.
+                self._saving = threading.Thread(
+                    target=self._save, args=(stop,), name="paddle_resume-last-save", daemon=True
+                )
+                self._saving.start()
+        return _LOOK_AGAIN_S
+
+    def _save(self, stop: Stop) -> None:
+        self._outcome = self._save_last(stop.reason, stop.deadline)
+
+    def _after_saving(self, stop: Stop) -> None:
+        assert self._saving is not None
+        self._saving.join(_LOOK_AGAIN_S)
+        if self._saving.is_alive():
+            return
+        self._saving = None
+        if self._outcome is None:
+            self._give_back()  # the update began in this very moment, or the weights are swapped
+            return
+        self._say(stop, self._outcome)
+        self._end(stop, self._outcome.is_safe)
+
+    def _end(self, stop: Stop, is_safe: bool) -> None:
+        """Ends the process while the training's thread is busy: with its help if it can."""
+        code = stop.exit_code(is_safe)
+        left = stop.last_moment - time.monotonic()
+        self._writers.close(code, in_use=True, seconds=min(_WRITERS_S, max(left / 2, 0.1)))
+        self._is_safe = is_safe
+        self._is_to_leave = True
+        self._answered.set()
+        until = min(stop.last_moment, time.monotonic() + _UNWIND_S)
+        self._wake_main()
+        while time.monotonic() < until:
+            if self._watch is None:
+                return  # it has taken everything back and is on its way out
+            time.sleep(_LOOK_AGAIN_S / 5)
+        if not stop.interrupts:
+            exit_now(code)
+
+    def _end_in_time(self, stop: Stop) -> NoReturn:
+        """The grace period is over: whatever the other threads are at."""
+        if self._answered.is_set() or self._is_leaving:
+            exit_now(stop.exit_code(self._is_safe))
+        if self._is_claimed:
+            what = "the last save did not end"
+        elif self._has_point():
+            what = "the weights were not those of the last step (swapped for an evaluation?)"
+        else:
+            what = "the step did not end, and within the optimizer's update nothing is whole"
+        grace = human_duration(self._policy.grace_s)
+        log.error("%s: within %s %s: %s", stop.reason, grace, what, self._session.newest())
+        self._writers.close(exit_code=1, in_use=True, seconds=0.1)
+        exit_now(1)
+
+    def _end_at_once(self) -> None:
+        log.warning("a second Ctrl-C: ending at once; %s", self._session.newest())
+        if not in_notebook():
+            exit_now(128 + signal.SIGINT)
+        self._interrupted_at = None
+        self._is_to_leave = True
+        self._wake_main()
+
+    def _wake_main(self) -> None:
+        """Has the main thread run `_handle`, even out of a wait."""
+        if self._watch is not None:
+            self._watch.wake()
