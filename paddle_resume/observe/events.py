@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import threading
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Dict, Iterator, Mapping, Optional
@@ -36,6 +37,7 @@ class EventLog:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._warned = False
+        self._lock = threading.Lock()  # half of another thread's line would look torn
 
     def append(self, event: str, **fields: Any) -> None:
         """Appends one line.
@@ -48,7 +50,8 @@ class EventLog:
         found = {"time": now, "event": event, **fields}
         line = json.dumps(plain(found), allow_nan=False).encode() + b"\n"
         try:
-            self._write(line)
+            with self._lock:
+                self._write(line)
         except OSError as error:
             if not self._warned:
                 log.warning("%s cannot be written: %s. Training goes on.", self.path, error)
