@@ -190,6 +190,7 @@ class Starter:
         if self._server is not None:
             assert self._server.stdin is not None and self._server.stdout is not None
             self._server.stdin.close()
+            self._server.kill()  # not asked to end: Paddle 2.6 may hang in its own teardown
             self._server.wait(10.0)
             self._server.stdout.close()
             self._server = None

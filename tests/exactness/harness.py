@@ -383,6 +383,7 @@ class Starter:
         if self.server is not None:
             assert self.server.stdin is not None and self.server.stdout is not None
             self.server.stdin.close()
+            self.server.kill()  # not asked to end: Paddle 2.6 may hang in its own teardown
             self.server.wait(10.0)
             self.server.stdout.close()
             self.server = None

@@ -111,9 +111,13 @@ class Run:
 
     def kill(self) -> None:
         """Ends all of its session."""
-        if not self.wait(0) or left(self.pid):
+        over = self.wait(0)
+        if not over or left(self.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
+        if not over:  # it may not have a session of its own yet
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
             self.wait(10.0)
 
     def text(self) -> str:
@@ -186,14 +190,14 @@ class Server:
     def _read(self) -> None:
         assert self._process is not None and self._process.stdout is not None
         for line in iter(self._process.stdout.readline, b""):
-            kind, *words = line.decode().split()
+            words = line.decode(errors="replace").split()
             with self._told:
-                if kind == "pid":
-                    run = Run(int(words[1]), Path(words[0]).with_suffix(".txt"))
-                    self._runs[run.pid] = self._started[words[0]] = run
+                if words[:1] == ["pid"]:
+                    run = Run(int(words[2]), Path(words[1]).with_suffix(".txt"))
+                    self._runs[run.pid] = self._started[words[1]] = run
                     self._told.notify_all()
-                elif kind == "end":
-                    self._runs.pop(int(words[0])).end(int(words[1]), float(words[2]))
+                elif words[:1] == ["end"]:
+                    self._runs.pop(int(words[1])).end(int(words[2]), float(words[3]))
 
     def _start_plain(self, spec_path: Path, output: Path) -> Run:
         with output.open("ab") as target:

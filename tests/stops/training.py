@@ -36,6 +36,7 @@ SEED = 11
 FEATURES = 6
 SAMPLES, BATCH = 52, 8
 STEPS = -(-SAMPLES // BATCH)
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 
 DEFAULTS: Dict[str, Any] = {
     "save_dir": None,  # None trains without the callbacks under test
@@ -358,11 +359,15 @@ def serve() -> Optional[str]:
                 *lines, rest = (rest + data).split(b"\n")
                 for line in lines:
                     spec_path, output = line.decode().split("\t")
+                    # A signal that comes at once has to wait until the child has left this session.
+                    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
                     child = os.fork()
                     if child == 0:
                         children.clear()
                         begin_child(output)
+                        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
                         return spec_path
+                    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
                     children.add(child)
                     os.write(1, f"pid {spec_path} {child}\n".encode())
             for child in list(children):
