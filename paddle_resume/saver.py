@@ -40,14 +40,29 @@ class SavePolicy:
     best: Optional[BestPolicy] = None
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class _Flight:
-    """The save in flight."""
+    """A save, from its begin on; it is in flight until it is over."""
 
     step: int
-    started: float
     is_last: bool
+    started: float = dataclasses.field(default_factory=time.monotonic)
+    thread: Optional[threading.Thread] = None
     is_dropped: bool = False
+    over: threading.Event = dataclasses.field(default_factory=threading.Event)
+
+    def interrupted(self) -> None:
+        """Its starter was interrupted: nobody may wait for what never began."""
+        if self.thread is None or self.thread.ident is None:
+            self.over.set()
+
+    def wait(self, timeout: Optional[float]) -> bool:
+        """Waits until it is over; returns whether it is."""
+        if not self.over.wait(timeout):
+            return False
+        if self.thread is not None and self.thread.ident is not None:
+            self.thread.join()
+        return True
 
 
 class Saver:
@@ -85,8 +100,7 @@ class Saver:
         self._events = events
         self._before_commit = before_commit
         self._turn = threading.RLock()
-        self._thread: Optional[threading.Thread] = None
-        self._in_flight: Optional[_Flight] = None
+        self._flight: Optional[_Flight] = None  # the newest, or one that is over
         self._took_s: Optional[float] = None
         self._crowning = threading.Lock()
         self._best: Optional[Best] = None
@@ -111,18 +125,26 @@ class Saver:
             self.wait()
             if self.last_step == snapshot.state.position.step:
                 return  # the other thread was first
-            flight = self._begin(snapshot, is_last=False)
-            if not self._policy.in_background:
-                self._write(snapshot, flight)
-                return
-            # Not a daemon: a script that ends now still finishes its save.
-            self._thread = threading.Thread(
-                target=self._write,
-                args=(snapshot, flight),
-                name="paddle_resume-writer",
-                daemon=False,
-            )
-            self._thread.start()
+            flight = _Flight(snapshot.state.position.step, is_last=False)
+            try:
+                self._begin(flight)
+                if not self._policy.in_background:
+                    self._write(snapshot, flight)
+                    return
+                # Not a daemon: a script that ends now still finishes its save.
+                flight.thread = threading.Thread(
+                    target=self._write,
+                    args=(snapshot, flight),
+                    name="paddle_resume-writer",
+                    daemon=False,
+                )
+                flight.thread.start()
+            except RuntimeError as error:  # no thread can be started: a limit of the machine
+                self.failed(snapshot.state.position, snapshot.reasons, error)
+                flight.over.set()
+            except BaseException:
+                flight.interrupted()
+                raise
 
     def save_now(self, snapshot: Snapshot) -> bool:
         """Writes a snapshot in this thread, after the one before it is done.
@@ -137,7 +159,12 @@ class Saver:
         with self._turn:
             self.wait()
             if self.last_step != step:
-                self._write(snapshot, self._begin(snapshot, is_last=True))
+                flight = _Flight(step, is_last=True)
+                try:
+                    self._begin(flight)
+                    self._write(snapshot, flight)
+                finally:
+                    flight.over.set()
         return self.last_step == step
 
     def wait(self, timeout: Optional[float] = None) -> bool:
@@ -149,16 +176,16 @@ class Saver:
         Returns:
             Whether none is in flight now.
         """
+        # One flight, looked at once: another waiting thread may start the next as soon as it ends.
+        flight = self._flight
+        if flight is None:
+            return True
         interrupt: Optional[BaseException] = None
         while True:
-            thread = self._thread
-            if thread is None:
-                break
             try:
-                thread.join(timeout)
-                if thread.is_alive():
+                if not flight.wait(timeout):
                     return False
-                self._thread = None
+                break
             except KeyboardInterrupt as error:
                 interrupt = error  # giving up the lock now would let another run clean up under it
         if interrupt is not None:
@@ -171,19 +198,23 @@ class Saver:
         Args:
             patience: seconds to wait for its end.
         """
-        flight = self._in_flight
-        if flight is not None:
-            flight.is_dropped = True
-        if not self.wait(patience):
-            self._thread = None
-            with self._crowning:
-                self._in_flight = None
+        flight = self._flight
+        if flight is None or flight.over.is_set():
+            return
+        flight.is_dropped = True
+        if self.wait(patience):
+            return
+        with self._crowning:
+            if self._flight is flight:
+                self._flight = None
 
     @property
     def in_flight(self) -> Optional[Tuple[int, float]]:
         """The step of the save in flight, and how many seconds it has run; None for none."""
-        flight = self._in_flight
-        return None if flight is None else (flight.step, time.monotonic() - flight.started)
+        flight = self._flight
+        if flight is None or flight.over.is_set():
+            return None
+        return flight.step, time.monotonic() - flight.started
 
     @property
     def takes_s(self) -> Optional[float]:
@@ -197,8 +228,8 @@ class Saver:
 
     def has(self, step: int) -> bool:
         """Whether a step is on disk, or on its way there."""
-        flight = self._in_flight
-        return self.last_step == step or (flight is not None and flight.step == step)
+        found = self.in_flight  # before last_step: it may end in between
+        return (found is not None and found[0] == step) or self.last_step == step
 
     def crown(self, best: Best) -> None:
         """Keeps the checkpoints of the best scores, and names them in best.json and `best`.
@@ -208,7 +239,7 @@ class Saver:
         """
         with self._crowning:
             self._best = best
-            if self._in_flight is None:
+            if self.in_flight is None:
                 self._write_best()
 
     def keeps(self, step: int) -> bool:
@@ -252,26 +283,25 @@ class Saver:
             failures=self.failures,
         )
 
-    def _begin(self, snapshot: Snapshot, is_last: bool) -> "_Flight":
-        self.last_attempt = time.monotonic()
-        flight = _Flight(snapshot.state.position.step, self.last_attempt, is_last)
+    def _begin(self, flight: _Flight) -> None:
+        self.last_attempt = flight.started
         with self._crowning:
-            self._in_flight = flight
-        return flight
+            self._flight = flight
 
-    def _write(self, snapshot: Snapshot, flight: "_Flight") -> None:
+    def _write(self, snapshot: Snapshot, flight: _Flight) -> None:
         try:
             self._commit(snapshot, flight)
         except Exception as error:  # whatever it is, the training must go on
             self.failed(snapshot.state.position, snapshot.reasons, error, flight.is_last)
         finally:
             with self._crowning:
-                if self._in_flight is flight:
-                    self._in_flight = None
-                if self._best is not None and self._in_flight is None:
-                    self._write_best()
+                try:
+                    if self._best is not None and self._flight is flight:
+                        self._write_best()
+                finally:
+                    flight.over.set()
 
-    def _commit(self, snapshot: Snapshot, flight: "_Flight") -> None:
+    def _commit(self, snapshot: Snapshot, flight: _Flight) -> None:
         position, started = snapshot.state.position, time.monotonic()
         try:
             self._before_commit()

@@ -149,7 +149,10 @@ def play(
             settle(made)
         time.sleep(draw.uniform(0.0, 0.5))
         stopped = made.stop(number, group, max(often, place.often), within=times.grace)
-        made.check_saved(stopped, code, stopped.last_boundary, signal.Signals(number).name)
+        newest, steps = stopped.newest or 0, (stopped.boundary_then, stopped.last_boundary)
+        # What is passed on the way out may be trained once more.
+        made.check(steps[0] <= newest <= steps[1], f"newest is {newest}, of {steps}")
+        made.check_saved(stopped, code, newest, signal.Signals(number).name)
         if name == "eval_short":
             batches = [event for event in stopped.events if event[0] == "eval_batch"]
             late = [e for e in batches if float.fromhex(e[3]) > stopped.signalled_at + 1.0]
