@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from typing import NoReturn, Optional, Protocol
+from typing import Any, Dict, NoReturn, Optional, Protocol
 
 from paddle_resume.boundaries import Outcome
 from paddle_resume.checkpoint.lock import Holder
@@ -18,7 +18,7 @@ from paddle_resume.exits import exit_now, in_notebook, system_exit
 from paddle_resume.observe.log import human_duration, log
 from paddle_resume.runtime import free_memory
 from paddle_resume.session import Session
-from paddle_resume.signals import SignalWatch
+from paddle_resume.signals import SignalWatch, give_back
 from paddle_resume.stops import EmergencyPolicy, Stop, reserve
 
 __all__ = ["Emergency", "Writers"]
@@ -65,6 +65,7 @@ class Emergency:
         self._run = run
         self._writers = writers
         self._watch: Optional[SignalWatch] = None
+        self._deaf_to: Dict[int, Any] = {}
         self._started = time.monotonic()
         self._lock = threading.Lock()
         self._stop: Optional[Stop] = None
@@ -101,7 +102,8 @@ class Emergency:
         watch, self._watch = self._watch, None
         if watch is None:
             return
-        watch.close(deaf=self._is_leaving and not in_notebook())
+        # Launchers send their signal again and again: it changes nothing while this is on its way.
+        self._deaf_to = watch.close(deaf=self._is_leaving and not in_notebook())
         if self._stop is not None and not self._is_claimed and not self._is_leaving:
             signal.raise_signal(self._stop.code - 128)
 
@@ -188,7 +190,14 @@ class Emergency:
         if stop.interrupts:
             return KeyboardInterrupt()
         code = stop.exit_code(self._is_safe)
-        return system_exit(code, self._policy.numbers, stop.last_moment)
+        return system_exit(code, self._caught, stop.last_moment)
+
+    def _caught(self) -> None:
+        """The script goes on: as if the run had never been."""
+        if not self._run.is_alive():
+            self._is_leaving = False
+            self._run.close()
+            give_back(self._deaf_to)
 
     def _take_over(self) -> bool:
         """Returns whether it is this thread's to save; else the watching thread has."""
@@ -222,7 +231,7 @@ class Emergency:
 
     def _handle(self, number: int) -> None:
         """In the main thread, as soon as that runs Python."""
-        if not self._run.is_alive():
+        if not self._run.is_alive() and not (self._is_leaving and not in_notebook()):
             self._run.close()
             signal.raise_signal(number)
             return

@@ -7,7 +7,6 @@ a file descriptor at once (`signal.set_wakeup_fd`), which a thread can wait for.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import select
 import signal
@@ -15,20 +14,28 @@ import socket
 import struct
 import threading
 from types import FrameType
-from typing import Any, Callable, Dict, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
 
 from paddle_resume.observe.log import log
 
-__all__ = ["SignalWatch", "deafen"]
+__all__ = ["SignalWatch", "give_back"]
 
 _CLOSE = b"\0"  # no signal has this number
-_IGNORE = 1  # SIG_IGN in <signal.h>
 _CREDENTIALS = struct.calcsize("3i")
 
 
-def deafen(number: int) -> None:
-    """Has the process ignore a signal, below Python, which goes on to know its handler."""
-    ctypes.CDLL(None).signal(number, _IGNORE)
+def give_back(handlers: Mapping[int, Any]) -> None:
+    """Gives signals their handlers back, but for those that have another one by now.
+
+    Args:
+        handlers: signal to what `SignalWatch.close` has returned; ignored since.
+    """
+    for number, handler in handlers.items():
+        if signal.getsignal(number) is signal.SIG_IGN:
+            try:
+                signal.signal(number, handler)
+            except ValueError:
+                pass  # not in the main thread: the process is deaf, not wrong
 
 
 class SignalWatch:
@@ -85,7 +92,7 @@ class SignalWatch:
                 # nohup; set again, for Paddle puts handlers of its own in front of it.
                 signal.signal(number, signal.SIG_IGN)
                 continue
-            self._previous[number] = previous
+            self._previous[number] = signal.SIG_DFL if previous is None else previous
             signal.signal(number, self._on_signal)
             if callable(previous) and previous is not signal.default_int_handler:
                 log.info(
@@ -98,20 +105,24 @@ class SignalWatch:
         )
         self._thread.start()
 
-    def close(self, deaf: bool = False) -> None:
+    def close(self, deaf: bool = False) -> Dict[int, Any]:
         """Puts everything back, once each signal so far is noticed; may be called twice.
 
         Args:
-            deaf: ignore the signals from here on, see `deafen`.
+            deaf: ignore the signals from here on; at once, for between two handlers one of them
+                would end the process.
+
+        Returns:
+            Where deaf: what each signal did before; see `give_back`.
         """
         thread, self._thread = self._thread, None
         if thread is None or self._sender is None or self._receiver is None:
-            return
-        for number, previous in self._previous.items():
-            if signal.getsignal(number) == self._on_signal:
-                signal.signal(number, signal.SIG_DFL if previous is None else previous)
-                if deaf:
-                    deafen(number)
+            return {}
+        ours = {
+            n: was for n, was in self._previous.items() if signal.getsignal(n) == self._on_signal
+        }
+        for number, previous in ours.items():
+            signal.signal(number, signal.SIG_IGN if deaf else previous)
         self._previous = {}
         signal.set_wakeup_fd(self._fd_before)
         self._sender.setblocking(True)
@@ -119,6 +130,7 @@ class SignalWatch:
         thread.join()
         self._sender.close()
         self._receiver.close()
+        return ours if deaf else {}
 
     def wake(self) -> None:
         """Has the main thread call `handle` soon, even out of a wait."""
@@ -162,8 +174,7 @@ class SignalWatch:
     def _on_signal(self, number: int, frame: Optional[FrameType]) -> None:
         if os.getpid() != self._pid:
             # A forked child that is not one of ours: as if we had never been here.
-            previous = self._previous.get(number)
-            signal.signal(number, signal.SIG_DFL if previous is None else previous)
+            signal.signal(number, self._previous.get(number, signal.SIG_DFL))
             os.kill(os.getpid(), number)
             return
         self._handle(number)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from typing import Callable, Iterator, List
 
 import pytest
 
-from paddle_resume.signals import SignalWatch
+from paddle_resume.signals import SignalWatch, give_back
 
 USR1, USR2 = int(signal.SIGUSR1), int(signal.SIGUSR2)
 
@@ -149,6 +151,51 @@ def test_a_handler_that_was_changed_meanwhile_is_left() -> None:
     watch.close()
     assert signal.getsignal(USR1) is other
     signal.signal(USR1, before)
+
+
+def test_deaf_until_the_handlers_are_given_back() -> None:
+    heard = Heard()
+    before = signal.signal(USR2, lambda number, frame: heard.handled.append(-number))
+    try:
+        watch = heard.watch(USR1, USR2)
+        watch.start()
+        handlers = watch.close(deaf=True)
+        signal.raise_signal(USR1)
+        signal.raise_signal(USR2)
+        assert heard.noticed == heard.handled == []
+        signal.signal(USR1, signal.default_int_handler)  # the script's own by now: not ours to set
+        give_back(handlers)
+        assert signal.getsignal(USR1) is signal.default_int_handler
+        signal.raise_signal(USR2)
+        assert heard.handled == [-USR2]
+    finally:
+        signal.signal(USR1, signal.SIG_DFL)
+        signal.signal(USR2, before)
+
+
+STORMED = """
+import os, time
+from paddle_resume.signals import SignalWatch
+watch = SignalWatch([10], lambda number: None, lambda: None, lambda number: None)
+watch.start()
+print("storm", flush=True)
+time.sleep(0.03)
+watch.close(deaf=True)
+time.sleep(0.03)
+os._exit(7)
+"""
+
+
+def test_no_moment_of_its_end_lets_a_signal_through() -> None:
+    """With the default's handler for a moment, one of so many would end the process."""
+    for _ in range(5):
+        command = [sys.executable, "-c", STORMED]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None and process.stdout.readline() == b"storm\n"
+            end = time.monotonic() + 10.0
+            while process.poll() is None and time.monotonic() < end:
+                os.kill(process.pid, USR1)
+        assert process.returncode == 7
 
 
 def test_it_is_called_again_when_it_asked_for_it() -> None:
