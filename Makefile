@@ -12,7 +12,7 @@ WORKERS ?= 2
 
 help:
 	@echo "make demo              trains on real data, kills it twice, goes on, and compares (1 to 2 minutes)"
-	@echo "make test              linters, types, layers, and all tests (about 3 minutes on 2 cores)"
+	@echo "make test              linters, types, layers, and all tests (about 5 minutes on 2 cores)"
 	@echo "make test-matrix       the other versions of Paddle and Python, each in an environment of its own"
 	@echo "make test-long         the checks that take long; ISSUE=1 runs those of one issue"
 	@echo "make lint              linters, types and layers alone"
