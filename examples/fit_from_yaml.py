@@ -49,7 +49,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("-c", "--config", default=CONFIG, help="a YAML file")
     parser.add_argument(
-        "-o", "--override", nargs="*", default=[], metavar="KEY=VALUE", help="wins over the file"
+        "-o",
+        "--override",
+        nargs="*",
+        action="extend",
+        default=[],
+        metavar="KEY=VALUE",
+        help="wins over the file",
     )
     parser.add_argument("--epochs", type=int, default=4)
     args = parser.parse_args()

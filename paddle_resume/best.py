@@ -230,6 +230,7 @@ class BestScores:
         self.policy = policy
         self._taken: List[Score] = []  # also those that better ones have pushed out since
         self._best = Best()
+        self._said = False
 
     @property
     def best(self) -> Best:
@@ -267,9 +268,7 @@ class BestScores:
             is_lost: whether the checkpoint of a step could not be saved, or is gone.
         """
         self._taken = [score for score in self._taken if not is_lost(score.step)]
-        self._best = Best()
-        for score in self._taken:
-            self._best = ranked(self._best, score, self.policy) or self._best
+        self._rank()
 
     def capture(self) -> Captured:
         """Returns the best scores."""
@@ -281,13 +280,37 @@ class BestScores:
         return []
 
     def seed(self, content: Mapping[str, Any]) -> None:
-        """Takes over what a checkpoint or best.json holds; of another metric: starts anew.
+        """Takes over what a checkpoint holds; of another metric: starts anew.
 
         Args:
             content: what `to_json` returned, in this or an earlier process.
         """
+        self._taken = list(self._read(content).scores)
+        self._rank()
+
+    def recall(self, content: Optional[Mapping[str, Any]], is_kept: Callable[[int], bool]) -> None:
+        """Adds what best.json holds; a checkpoint may name some that could not be saved.
+
+        Args:
+            content: of best.json; None where there is none.
+            is_kept: whether a step's checkpoint is there, and lies before the run's start: what
+                lies behind comes again.
+        """
+        known = {score.step: score for score in self._taken}
+        if content is not None:
+            known = {**{score.step: score for score in self._read(content).scores}, **known}
+        self._taken = [known[step] for step in sorted(known) if is_kept(step)]
+        self._rank()
+
+    def _rank(self) -> None:
+        self._best = Best()
+        for score in self._taken:
+            self._best = ranked(self._best, score, self.policy) or self._best
+
+    def _read(self, content: Mapping[str, Any]) -> Best:
         found = from_json(content, self.policy)
-        if found is None:
+        if found is None and not self._said:
+            self._said = True
             log.warning(
                 "the best so far was counted for monitor=%r, mode=%r and is counted anew for "
                 "monitor=%r, mode=%r",
@@ -296,16 +319,4 @@ class BestScores:
                 self.policy.monitor,
                 self.policy.direction,
             )
-        self._best = found or Best()
-        self._taken = list(self._best.scores)
-
-    def seed_before(self, content: Optional[Mapping[str, Any]], step: int) -> None:
-        """Takes over what best.json holds of steps up to one; see `seed`.
-
-        Args:
-            content: of best.json; None where there is none.
-            step: where the run begins: what lies behind comes again.
-        """
-        if content is not None:
-            self.seed(content)
-            self.forget_if(lambda other: other > step)
+        return found or Best()

@@ -135,7 +135,15 @@ class Boundaries:
         point = self.points.last
         if self._saver.has(step):
             self._saver.note(position, ["best"])
-        elif point is None or not point.parts or not self.points.is_whole(point):
+        elif point is not None and not point.parts:
+            log.warning(
+                "step %d, from which this run started, is the best so far; it is kept in its own "
+                "folder only, and is not counted here",
+                step,
+            )
+            self._scores.forget(step)
+            return
+        elif point is None or not self.points.is_whole(point):
             log.warning(
                 "step %d is the best so far and cannot be saved: its weights have been changed "
                 "since, by something else than the optimizer (swapped for the evaluation?). "
@@ -174,7 +182,7 @@ class Boundaries:
                 try:
                     state = self.points.complete(point, at_once=False)
                 except Exception as error:
-                    self._saver.failed(point.position, reasons, error)
+                    self._saver.failed(point.position, reasons, error, is_last=True)
                     return Outcome(False, f"step {step} could not be copied: {error}")
                 snapshot = Snapshot(state, tuple(reasons), point.taken_at, 0.0, point.metrics)
         if snapshot is None:

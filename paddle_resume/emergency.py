@@ -7,6 +7,7 @@ point instead. Whoever claims the stop first is the only one to save.
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
@@ -70,6 +71,7 @@ class Emergency:
         self._lock = threading.Lock()
         self._stop: Optional[Stop] = None
         self._is_claimed = False
+        self._watcher_saves = False
         self._answered = threading.Event()
         self._is_safe = False
         self._is_leaving = False
@@ -78,6 +80,7 @@ class Emergency:
         self._saving: Optional[threading.Thread] = None
         self._interrupted_at: Optional[float] = None
         self._save_asked = False
+        self._complained = ""
 
     @property
     def is_leaving(self) -> bool:
@@ -93,9 +96,19 @@ class Emergency:
         elif numbers:
             log.warning(
                 "the training runs off the main thread, where Python can catch no signal: "
-                "EmergencySaver saves on exceptions only. Call fit in the main thread to have a "
-                "SIGTERM saved."
+                "EmergencySaver answers none%s. Call fit in the main thread to have a SIGTERM "
+                "saved.",
+                ", only exceptions" if self._policy.on_exception else "",
             )
+
+    def retire(self) -> None:
+        """Saves nothing any more, once a last save that is under way in the watching thread is
+        over; after a second Ctrl-C it is given a moment only."""
+        at_once = self._is_to_leave and not self._answered.is_set()
+        end = time.monotonic() + (_UNWIND_S if at_once else math.inf)
+        while not self._take() and self._watcher_saves and time.monotonic() < end:
+            if self._answered.wait(_LOOK_AGAIN_S):
+                return
 
     def close(self) -> None:
         """Stops watching; a signal that nobody has answered goes to who had it before."""
@@ -104,15 +117,23 @@ class Emergency:
             return
         # Launchers send their signal again and again: it changes nothing while this is on its way.
         self._deaf_to = watch.close(deaf=self._is_leaving and not in_notebook())
-        if self._stop is not None and not self._is_claimed and not self._is_leaving:
-            signal.raise_signal(self._stop.code - 128)
+        stop = self._stop
+        if stop is None or self._is_leaving or self._answered.is_set():
+            return
+        if stop.reason in signal.Signals.__members__:
+            signal.raise_signal(signal.Signals[stop.reason])
 
     # ------------------------------------------------------------------ the training's thread
 
     def save_asked(self) -> bool:
         """Whether save_signal has come since the last call."""
-        asked, self._save_asked = self._save_asked, False
-        return asked
+        if not self._save_asked:
+            return False
+        self._save_asked = False
+        number = self._policy.save_signal
+        if number is not None:
+            self._session.events.append("signal", reason=signal.Signals(number).name)
+        return True
 
     def leave_if_asked(self) -> None:
         """Saves and stops where that was asked for, and a point is there to be saved.
@@ -132,6 +153,7 @@ class Emergency:
         if outcome is None:
             self._give_back()
             return
+        self._note(stop, outcome)
         self._say(stop, outcome)
         self._leave(stop, outcome.is_safe)
 
@@ -144,7 +166,11 @@ class Emergency:
         is_interrupt = isinstance(error, KeyboardInterrupt)
         is_interrupt = is_interrupt and signal.SIGINT in self._policy.signals
         has_begun = self._session.boundaries is not None
-        if self._is_leaving or not has_begun or not (self._policy.on_exception or is_interrupt):
+        if self._is_leaving or not has_begun:
+            return
+        if self._stop is not None and not self._stop.interrupts:
+            self._leave_with(error, self._stop)
+        if not (self._policy.on_exception or is_interrupt):
             return
         self._take_over()
         free_memory(error)
@@ -164,6 +190,21 @@ class Emergency:
             log.error("%s: %s: %s", name, outcome.what, self._session.newest())
         self._writers.close(exit_code=1, in_use=False, seconds=_WRITERS_S)
 
+    def _leave_with(self, error: BaseException, stop: Stop) -> NoReturn:
+        """An error while the run is to stop: often the stop's doing, which ends helpers as well."""
+        log.error(
+            "%s: the step that was to be the last one has failed", stop.reason, exc_info=error
+        )
+        if not self._take_over():
+            self._leave(stop, self._is_safe)
+        free_memory(error)
+        outcome = self._save_last(stop.reason, stop.deadline)
+        if outcome is None:
+            outcome = Outcome(False, "between update and boundary nothing is whole")
+        self._note(stop, outcome)
+        self._say(stop, outcome)
+        self._leave(stop, outcome.is_safe)
+
     def insist(self, error: BaseException) -> None:
         """Raises what ends the training once more, where Paddle has turned it into another error:
         it does so with what is raised within its C++, as in a backward.
@@ -182,8 +223,9 @@ class Emergency:
         code = stop.exit_code(is_safe)
         self._writers.close(code, in_use=False, seconds=_WRITERS_S)
         self._run.close()
-        if in_notebook() and not stop.interrupts:
-            exit_now(code)  # a notebook's kernel survives SystemExit
+        is_main = threading.current_thread() is threading.main_thread()
+        if (in_notebook() or not is_main) and not stop.interrupts:
+            exit_now(code)  # a notebook's kernel survives SystemExit; elsewhere it ends a thread
         raise self._error(stop)
 
     def _error(self, stop: Stop) -> BaseException:
@@ -206,14 +248,16 @@ class Emergency:
                 return False
         return True
 
-    def _take(self) -> bool:
+    def _take(self, is_watcher: bool = False) -> bool:
         with self._lock:
-            taken, self._is_claimed = self._is_claimed, True
-        return not taken
+            if self._is_claimed:
+                return False
+            self._is_claimed, self._watcher_saves = True, is_watcher
+        return True
 
     def _give_back(self) -> None:
         with self._lock:
-            self._is_claimed = False
+            self._is_claimed = self._watcher_saves = False
 
     def _save_last(self, reason: str, deadline: Optional[float]) -> Optional[Outcome]:
         boundaries = self._session.boundaries
@@ -222,6 +266,11 @@ class Emergency:
     def _has_point(self) -> bool:
         boundaries = self._session.boundaries
         return boundaries is not None and boundaries.points.last is not None
+
+    def _note(self, stop: Stop, outcome: Outcome) -> None:
+        self._session.events.append(
+            "signal", reason=stop.reason, saved=outcome.is_safe, what=outcome.what
+        )
 
     def _say(self, stop: Stop, outcome: Outcome) -> None:
         if outcome.is_safe:
@@ -233,7 +282,8 @@ class Emergency:
         """In the main thread, as soon as that runs Python."""
         if not self._run.is_alive() and not (self._is_leaving and not in_notebook()):
             self._run.close()
-            signal.raise_signal(number)
+            if self._watch is None:  # else that is closing just now, and sees to it
+                signal.raise_signal(number)
             return
         if self._is_leaving:
             return
@@ -284,8 +334,9 @@ class Emergency:
         try:
             return self._decide()
         except Exception as error:  # whatever it is, the process must still end in time
-            log.error("the last save failed: %s: %s", type(error).__name__, error)
-            self._give_back()
+            self._complain(f"the last save failed, and is tried again: {error}")
+            if self._saving is None and self._watcher_saves:
+                self._give_back()
             return _LOOK_AGAIN_S
 
     def _decide(self) -> Optional[float]:
@@ -309,16 +360,25 @@ class Emergency:
             kept = reserve(takes_s, self._policy.grace_s)
             if left > kept:
                 return left - kept
-            if self._has_point() and self._take():
+            if self._has_point() and self._take(is_watcher=True):
                 # In a thread of its own: a disk that hangs must not keep the process.
-                self._saving = threading.Thread(
+                saving = threading.Thread(
                     target=self._save, args=(stop,), name="paddle_resume-last-save", daemon=True
                 )
-                self._saving.start()
+                saving.start()
+                self._saving = saving
         return _LOOK_AGAIN_S
 
+    def _complain(self, what: str) -> None:
+        if what != self._complained:
+            self._complained = what
+            log.error("%s", what)
+
     def _save(self, stop: Stop) -> None:
-        self._outcome = self._save_last(stop.reason, stop.deadline)
+        outcome = self._save_last(stop.reason, stop.deadline)
+        if outcome is not None:
+            self._note(stop, outcome)
+        self._outcome = outcome
 
     def _after_saving(self, stop: Stop) -> None:
         assert self._saving is not None
@@ -353,16 +413,20 @@ class Emergency:
         """The grace period is over: whatever the other threads are at."""
         if self._answered.is_set() or self._is_leaving:
             exit_now(stop.exit_code(self._is_safe))
-        if self._is_claimed:
-            what = "the last save did not end"
-        elif self._has_point():
-            what = "the weights were not those of the last step (swapped for an evaluation?)"
-        else:
-            what = "the step did not end, and within the optimizer's update nothing is whole"
-        grace = human_duration(self._policy.grace_s)
-        log.error("%s: within %s %s: %s", stop.reason, grace, what, self._session.newest())
-        self._writers.close(exit_code=1, in_use=True, seconds=0.1)
-        exit_now(1)
+        try:
+            if self._is_claimed:
+                what = "the last save did not end"
+            elif self._complained:
+                what = "the last save could not be begun"
+            elif self._has_point():
+                what = "the weights were not those of the last step (swapped for an evaluation?)"
+            else:
+                what = "the step did not end, and between update and boundary nothing is whole"
+            grace = human_duration(self._policy.grace_s)
+            log.error("%s: within %s %s: %s", stop.reason, grace, what, self._session.newest())
+            self._writers.close(exit_code=1, in_use=True, seconds=0.1)
+        finally:
+            exit_now(1)
 
     def _end_at_once(self) -> None:
         log.warning("a second Ctrl-C: ending at once; %s", self._session.newest())

@@ -15,6 +15,7 @@ import time
 from contextlib import contextmanager
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence
 
+from paddle_resume.errors import ResumeError
 from paddle_resume.types import (
     ANYTIME,
     PARTLY,
@@ -127,10 +128,14 @@ class Points:
             The whole state as host copies; each reason why it is not exact once.
 
         Raises:
-            ResumeError: something that was taken for still has moved.
+            ResumeError: something that was taken for still has moved, or the training is over.
         """
         parts: Dict[str, Captured] = {}
-        for part in self._parts():
+        present = self._parts()
+        missing = set(point.parts) - {part.name for part in present}
+        if missing:
+            raise ResumeError(f"{', '.join(sorted(missing))} can no longer be copied")
+        for part in present:
             if part.moves == UPDATE:
                 parts[part.name] = part.capture()
             elif part.moves == PARTLY:

@@ -236,7 +236,8 @@ class _Search:
             )
         raise CheckpointError(
             f'resume_from="finite": no checkpoint in {self._store.save_dir} is free of NaN and '
-            "infinity"
+            "infinity. Begin anew in another save_dir, with what let it diverge changed (often the "
+            "learning rate)"
         )
 
     def _reject(self, path: Path, error: CheckpointError) -> None:

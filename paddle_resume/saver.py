@@ -102,7 +102,7 @@ class Saver:
         self._turn = threading.RLock()
         self._flight: Optional[_Flight] = None  # the newest, or one that is over
         self._took_s: Optional[float] = None
-        self._crowning = threading.Lock()
+        self._naming = threading.Lock()
         self._best: Optional[Best] = None
         self._written_best: Optional[Mapping[str, Any]] = None
         self._finite: Dict[Path, bool] = {}
@@ -204,9 +204,8 @@ class Saver:
         flight.is_dropped = True
         if self.wait(patience):
             return
-        with self._crowning:
-            if self._flight is flight:
-                self._flight = None
+        if self._flight is flight:  # nobody begins another while it is in flight
+            self._flight = None
 
     @property
     def in_flight(self) -> Optional[Tuple[int, float]]:
@@ -237,10 +236,9 @@ class Saver:
         Args:
             best: the scores; the newest may belong to the save in flight.
         """
-        with self._crowning:
-            self._best = best
-            if self.in_flight is None:
-                self._write_best()
+        self._best = best
+        if self.in_flight is None:  # else the save in flight names it, when it is over
+            self._write_best()
 
     def keeps(self, step: int) -> bool:
         """Whether the folder holds a step, or will soon."""
@@ -285,8 +283,7 @@ class Saver:
 
     def _begin(self, flight: _Flight) -> None:
         self.last_attempt = flight.started
-        with self._crowning:
-            self._flight = flight
+        self._flight = flight
 
     def _write(self, snapshot: Snapshot, flight: _Flight) -> None:
         try:
@@ -294,12 +291,14 @@ class Saver:
         except Exception as error:  # whatever it is, the training must go on
             self.failed(snapshot.state.position, snapshot.reasons, error, flight.is_last)
         finally:
-            with self._crowning:
-                try:
-                    if self._best is not None and self._flight is flight:
-                        self._write_best()
-                finally:
-                    flight.over.set()
+            best = self._best
+            try:
+                if best is not None and self._flight is flight:
+                    self._write_best()
+            finally:
+                flight.over.set()
+            if self._best is not best:
+                self._write_best()  # of a score that came meanwhile
 
     def _commit(self, snapshot: Snapshot, flight: _Flight) -> None:
         position, started = snapshot.state.position, time.monotonic()
@@ -332,6 +331,10 @@ class Saver:
 
     def _write_best(self) -> None:
         """Names the best in the folder; what of them is not on disk is left out."""
+        with self._naming:
+            self._name_best()
+
+    def _name_best(self) -> None:
         assert self._best is not None and self._policy.best is not None
         on_disk = {layout.parse_folder_name(path.name): path for path in self._store.checkpoints()}
         best = among(self._best, [step for step in on_disk if step is not None])
@@ -378,7 +381,7 @@ class Saver:
         if broken and not said:
             log.warning(
                 "%s holds NaN or infinity in %d weight(s), the first is %s. The newest checkpoint "
-                'without any is kept: resume_from="finite" starts from it.',
+                'without any, where there is one, is kept: resume_from="finite" starts from it.',
                 path,
                 len(broken),
                 broken[0],

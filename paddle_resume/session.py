@@ -137,9 +137,13 @@ class Session:
             seconds = self.events.last_number("save", "durable_s")
             if seconds is not None:
                 self._saver.expect(seconds)
-            if scores is not None and not scores.best.scores and plan.source is not None:
-                # From before BestSaver was among the callbacks, or of a run that had none.
-                scores.seed_before(self.store.read_json(BEST_JSON), start.step)
+            if scores is not None and plan.source is not None:
+                keeps = self._saver.keeps
+                # Also what the newest had pushed out, where that could not be saved; or all, from
+                # before BestSaver was among the callbacks.
+                scores.recall(
+                    self.store.read_json(BEST_JSON), lambda s: s <= start.step and keeps(s)
+                )
             self.boundaries = Boundaries(
                 self._saver, self._saving, parts, self.events, start, scores, every, self._said
             )
@@ -208,12 +212,12 @@ class Session:
         notices.say_finished(position.step, why, epochs)
 
     def newest(self) -> str:
-        """Names the newest checkpoint, for a message."""
-        try:
-            found = self.store.checkpoints()
-        except OSError as error:
-            return f"{self.store.save_dir} cannot be read: {error}"
-        return f"the newest checkpoint is {found[-1]}" if found else "there is no checkpoint"
+        """Names the newest checkpoint, for a message; from memory, for the disk may hang."""
+        step = None if self._saver is None else self._saver.last_step
+        path = None if self.plan is None else self.plan.source
+        if step is not None:
+            path = self.store.path_of(step)
+        return "there is no checkpoint" if path is None else f"the newest checkpoint is {path}"
 
     def close(self) -> None:
         """Waits for the save in flight and gives everything back; may be called twice."""

@@ -7,6 +7,7 @@ a file descriptor at once (`signal.set_wakeup_fd`), which a thread can wait for.
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import signal
@@ -54,7 +55,7 @@ class SignalWatch:
         >>> watch = SignalWatch([signal.SIGUSR1], seen.append, lambda: None, lambda number: None)
         >>> watch.start()
         >>> signal.raise_signal(signal.SIGUSR1)
-        >>> watch.close()
+        >>> _ = watch.close()
         >>> seen
         [10]
     """
@@ -100,10 +101,13 @@ class SignalWatch:
                     signal.Signals(number).name,
                 )
         # A daemon: a run that ends without its knowing must not keep the process alive.
-        self._thread = threading.Thread(
-            target=self._watch, name="paddle_resume-signals", daemon=True
-        )
-        self._thread.start()
+        thread = threading.Thread(target=self._watch, name="paddle_resume-signals", daemon=True)
+        self._thread = thread
+        try:
+            thread.start()
+        except RuntimeError:  # a limit of the machine
+            self.close()
+            raise
 
     def close(self, deaf: bool = False) -> Dict[int, Any]:
         """Puts everything back, once each signal so far is noticed; may be called twice.
@@ -125,9 +129,10 @@ class SignalWatch:
             signal.signal(number, signal.SIG_IGN if deaf else previous)
         self._previous = {}
         signal.set_wakeup_fd(self._fd_before)
-        self._sender.setblocking(True)
-        self._sender.send(_CLOSE)
-        thread.join()
+        if thread.is_alive():
+            self._sender.setblocking(True)
+            self._sender.send(_CLOSE)
+            thread.join()
         self._sender.close()
         self._receiver.close()
         return ours if deaf else {}
@@ -142,9 +147,11 @@ class SignalWatch:
     def _watch(self) -> None:
         receiver = self._receiver
         assert receiver is not None
+        poll = select.poll()  # select() knows no descriptor above 1023
+        poll.register(receiver, select.POLLIN)
         wait = self._tick()
         while True:
-            ready, _, _ = select.select([receiver], [], [], wait)
+            ready = poll.poll(None if wait is None else math.ceil(1000 * wait))
             data, own = self._receive(receiver) if ready else (b"", True)
             if own:
                 for number in data:

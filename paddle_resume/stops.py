@@ -14,6 +14,7 @@ __all__ = ["EmergencyPolicy", "Stop", "reserve", "signal_number"]
 _END = 0.2  # of the grace period: what Paddle and Python take to end the process
 _UNMEASURED = 0.4  # of it, for a first save
 _UNCATCHABLE = ("SIGKILL", "SIGSTOP")
+_FAULTS = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS")
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,13 @@ def signal_number(argument: str, name: str) -> int:
             f"{argument}: {name} cannot be caught by any process. What it ends goes on from the "
             "newest periodic save; snapshot_minutes bounds what is lost."
         )
+    if name in _FAULTS:
+        raise ConfigError(
+            f"{argument}: {name} means that the process is broken: no handler gets out of it. The "
+            "run goes on from the newest periodic save; snapshot_step bounds what is lost."
+        )
+    if name in ("SIGCHLD", "SIGCLD"):
+        raise ConfigError(f"{argument}: {name} comes at the end of each DataLoader worker")
     return int(known[name])
 
 

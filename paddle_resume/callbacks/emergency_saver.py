@@ -24,7 +24,7 @@ class EmergencySaver(ResumeCallback):
         signals: names of those that save and stop. A second SIGINT, over a second after the
             first, ends the process at once.
         on_exception: save before an exception goes on its way, where a point exists: in forward,
-            in backward, in a callback before or after the step.
+            in backward, in a callback before or after the update: see docs/stopping.md.
         grace_seconds: seconds from the signal to the platform's SIGKILL; the save is durable
             before.
         save_signal: name of one that saves at the next boundary and goes on.

@@ -16,7 +16,7 @@ from paddle_resume.callbacks.loop_state import LoopState
 from paddle_resume.data.position import DataPosition, TiedLoader
 from paddle_resume.data.source import length_of
 from paddle_resume.emergency import Emergency
-from paddle_resume.errors import ConfigError
+from paddle_resume.errors import ConfigError, ResumeError
 from paddle_resume.observe.log import log
 from paddle_resume.runtime import require_supported_run
 from paddle_resume.session import Session
@@ -131,6 +131,8 @@ class FitRun:
         if self._closed:
             return
         self._closed = True
+        if self._emergency is not None:
+            self._emergency.retire()
         self._hooks.release()
         hurry = self._emergency is not None and self._emergency.is_leaving
         with contextlib.ExitStack() as rest:
@@ -282,7 +284,9 @@ class FitRun:
             self._emergency.start()
 
     def _all_parts(self) -> Sequence[Captures]:
-        return self._parts.all if self._parts is not None else ()
+        if self._parts is None:
+            raise ResumeError("the training is over: there is nothing of it to copy")
+        return self._parts.all
 
     # ------------------------------------------------------------------ boundaries
 

@@ -14,7 +14,7 @@ import functools
 import inspect
 import sys
 import types
-from typing import Any, Callable, Dict, Iterable, List, Optional, Protocol, Sequence
+from typing import Any, Callable, Dict, Iterable, List, Optional, Protocol, Sequence, Tuple
 
 from paddle_resume.errors import ConfigError
 from paddle_resume.runtime import require_paddle
@@ -34,6 +34,7 @@ _FIT_USES = {
 }
 _BATCH_USES = {"backward", "minimize", "clear_gradients", "_scaler"}
 _UPDATES = ("minimize", "step")
+_NOTHING = object()
 _RUN_USES = {"enumerate", "on_batch_begin", "on_batch_end", "num_iters", "_reset_metrics"}
 
 
@@ -82,6 +83,7 @@ class FitHooks:
         self.num_iters: Optional[int] = getattr(model, "num_iters", None)
         self._dispatch = type(callback_list)._call.__get__(callback_list)
         self._gated: List[Any] = []
+        self._before: List[Tuple[Any, str, Any]] = []
 
     def listen(self, listener: FitListener) -> None:
         """Puts the hook on the events of this fit. It goes with hapi's list."""
@@ -99,7 +101,7 @@ class FitHooks:
             return listener.run_epoch(data_loader, mode, run)
 
         run_one_epoch.listener = listener  # type: ignore[attr-defined]
-        self.model._run_one_epoch = run_one_epoch
+        self._put(self.model, "_run_one_epoch", run_one_epoch)
 
     def gate_updates(self, begin_update: Callable[[], None]) -> None:
         """Has a function called before each update; call it again once there is a GradScaler.
@@ -113,7 +115,7 @@ class FitHooks:
             self._gated.append(owner)
             for name in _UPDATES:
                 if hasattr(owner, name):
-                    setattr(owner, name, _after(begin_update, getattr(owner, name)))
+                    self._put(owner, name, _after(begin_update, getattr(owner, name)))
 
     def after_clearing(self, cleared: Callable[[], None]) -> None:
         """Has a function called after a step has set the gradients to zeros.
@@ -129,18 +131,23 @@ class FitHooks:
             method(*arguments, **keywords)
             cleared()
 
-        vars(network)["clear_gradients"] = both
+        self._put(network, "clear_gradients", both)
 
     def release(self) -> None:
         """Takes all hooks away; may be called twice."""
-        vars(self.model.network).pop("clear_gradients", None)
-        for owner in self._gated:
-            for name in _UPDATES:
+        for owner, name, before in reversed(self._before):
+            if before is _NOTHING:
                 vars(owner).pop(name, None)
-        self._gated = []
-        self.model.__dict__.pop("_run_one_epoch", None)
+            else:
+                vars(owner)[name] = before
+        self._before, self._gated = [], []
         self._list.__dict__.pop("_call", None)
         self._fit = None
+
+    def _put(self, owner: Any, name: str, hook: Any) -> None:
+        """Hooks an object; what the script itself had put there comes back at the release."""
+        self._before.append((owner, name, vars(owner).get(name, _NOTHING)))
+        vars(owner)[name] = hook
 
     @staticmethod
     def joined(callback_list: Any) -> bool:

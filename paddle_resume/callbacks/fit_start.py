@@ -8,6 +8,7 @@ from typing import Any, Collection, Mapping, Optional
 from paddle_resume.callbacks.loop_state import remaining
 from paddle_resume.ending import with_ending
 from paddle_resume.errors import MismatchError
+from paddle_resume.observe.log import log
 from paddle_resume.types import TRAIN, TRAIN_END, Position, TrainingState
 
 __all__ = ["Restart", "batch_to_start_at", "refuse_another", "restart"]
@@ -55,7 +56,7 @@ def restart(
         MismatchError: this fit is shorter than what was trained.
     """
     position = state.position
-    end = with_ending(state, (mark or {}).get("ending"))
+    end = _at_its_end(state, mark)
     left = remaining(end.parts["loop"].values, num_iters, position.step)
     refuse_to_go_back(position, epochs, num_iters, left)
     why = why_finished(position, epochs, left, mark)
@@ -68,6 +69,19 @@ def restart(
         had_finished=mark is not None,
         stops_anew=mark is not None or position.phase == TRAIN_END,
     )
+
+
+def _at_its_end(state: TrainingState, mark: Optional[Mapping[str, Any]]) -> TrainingState:
+    try:
+        return with_ending(state, (mark or {}).get("ending"))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        log.warning(
+            "finished.json is damaged (%s: %s): what changed after the last step is not known, and "
+            "stays as it was there",
+            type(error).__name__,
+            error,
+        )
+        return state
 
 
 def refuse_another(

@@ -69,6 +69,10 @@ def parse_resume_from(text: Union[str, "os.PathLike[str]"]) -> ResumeFrom:
         raise ConfigError(f"resume_from={text!r}: {FORMS} expected")
     if text in _WORDS:
         return ResumeFrom(text, text)
+    if text in ("latest", "last", "newest") and not os.path.exists(text):
+        raise ConfigError(
+            f'resume_from={text!r}: did you mean "auto", the newest? {FORMS} expected'
+        )
     kind, colon, number = text.partition(":")
     if not colon or kind not in _NUMBERED:
         return ResumeFrom("path", _same_text(text))

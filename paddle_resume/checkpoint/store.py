@@ -111,6 +111,10 @@ class Store:
                 found.append((step, entry.name))
         return [self.save_dir / name for _, name in sorted(found)]
 
+    def path_of(self, step: int) -> Path:
+        """The folder of a step's checkpoint, whether it is there or not."""
+        return self.save_dir / layout.folder_name(step)
+
     def read_manifest(self, path: Path) -> Manifest:
         """See `manifest.read`."""
         return manifests.read(path)
@@ -162,7 +166,7 @@ class Store:
         """
         self._lock.renew()
         position = snapshot.state.position
-        final = self.save_dir / layout.folder_name(position.step)
+        final = self.path_of(position.step)
         _refuse_existing(final)
         contents = layout.split(snapshot.state)
         draft = Manifest(

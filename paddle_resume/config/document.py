@@ -110,7 +110,8 @@ def parse(text: str, name: str) -> Document:
             f"{error.problem or error.context}. Often the indentation, a missing space after a "
             "colon, a tab, or an open bracket or quote above is the cause."
         ) from error
-    except (yaml.YAMLError, ValueError, OverflowError) as error:
+    # PyYAML trips over some values of its own tags (!!timestamp x).
+    except (yaml.YAMLError, ValueError, OverflowError, AttributeError, TypeError) as error:
         raise ConfigError(f"{name}: this is no valid YAML: {error}") from error
     except RecursionError:
         raise ConfigError(f"{name}: this YAML is nested too deeply to be read") from None

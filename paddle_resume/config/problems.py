@@ -57,7 +57,7 @@ def problems(error: ValidationError, values: Mapping[Any, Any], place: Place) ->
         loc: KeyPath = item["loc"]  # type: ignore[assignment]
         if item["type"] == "invalid_key":
             section = _value(values, loc[:-2])
-            loc = (*loc[:-2], next(key for key in section if not isinstance(key, str)))
+            loc = (*loc[:-2], next((key for key in section if not isinstance(key, str)), loc[-1]))
         if item["type"] in ("extra_forbidden", "invalid_key"):
             message = f"{place(loc)}: {_unknown(loc, _value(values, loc))}"
         elif item["type"] == REFUSED:

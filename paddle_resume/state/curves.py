@@ -244,7 +244,11 @@ def _at_most(seconds: float, actions: Sequence[_Action]) -> None:
     for what, action in actions:
         # A daemon: one that hangs (no network) must not hold up the exit of the process.
         thread = threading.Thread(target=guarded, args=(what, action), name=what, daemon=True)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:  # a limit of the machine
+            log.warning("%s failed: %s", what, error)
+            continue
         threads.append(thread)
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))

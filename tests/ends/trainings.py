@@ -14,6 +14,7 @@ import json
 import multiprocessing
 import os
 import random
+import resource
 import select
 import signal
 import sys
@@ -78,14 +79,15 @@ class Pace(paddle.callbacks.Callback):  # type: ignore[misc]
     """Tells of each event, and makes steps last.
 
     Args:
-        ask: `pace`, seconds before each step; `slow`, step to seconds in its forward; `sleep`,
-            event to seconds that it takes.
+        ask: `pace`, seconds before each step; `slow`, step to seconds in its forward; `fails`,
+            a step whose forward then fails; `sleep`, event to seconds that it takes.
     """
 
     def __init__(self, ask: Ask) -> None:
         super().__init__()
         self.pace = ask.get("pace", 0.05)
         self.slow = {int(step): seconds for step, seconds in ask.get("slow", {}).items()}
+        self.fails = ask.get("fails")
         self.sleep = dict(ask.get("sleep", {}))
         self.epoch = 0
         self.step = 0
@@ -107,6 +109,8 @@ class Pace(paddle.callbacks.Callback):  # type: ignore[misc]
         if layer.training and self.step in self.slow:
             say(f"forward {self.step}")
             time.sleep(self.slow.pop(self.step))
+            if self.step == self.fails:
+                raise ValueError("the step has failed")
 
     def on_train_batch_end(self, step: int, logs: Any = None) -> None:
         self.tell(f"done {self.step}")
@@ -163,12 +167,31 @@ def ours(ask: Ask, **more: Any) -> List[Any]:
 # ---------------------------------------------------------------------------- signals
 
 
+def slow_save(step: int, seconds: float) -> None:
+    """Puts a disk under the saves of one step whose every fsync takes its time."""
+    fsync = os.fsync
+
+    def slow(handle: int) -> None:
+        if f".tmp-{step}-" in os.readlink(f"/proc/self/fd/{handle}"):
+            time.sleep(seconds)
+        fsync(handle)
+
+    os.fsync = slow
+
+
 def train(ask: Ask) -> None:
     """Trains; tells how it was left."""
     model = make()
     more = {"extra": {"slow": SlowState(ask["extra"])}} if "extra" in ask else {}
     if ask.get("atexit"):
         atexit.register(say, "atexit")
+    if ask.get("slow_save"):
+        slow_save(*ask["slow_save"])
+    if ask.get("descriptors"):
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        files = [os.open(os.devnull, os.O_RDONLY) for _ in range(ask["descriptors"])]
+        say(f"descriptors {files[-1]}")
     say("start")
     try:
         fit(

@@ -172,3 +172,13 @@ def test_an_update_waits_for_who_holds_the_point() -> None:
     thread.join()
     assert order == ["saved", "update"]
     assert points.last is None
+
+
+def test_what_can_no_longer_be_copied_is_an_error() -> None:
+    """A run that has ended meanwhile has no parts: an empty state must never be saved."""
+    parts: List[Any] = [RandomStreams()]
+    points = Points(lambda: parts, START)
+    point = points.reach(Position(0, 1, 1), {})
+    parts.clear()
+    with pytest.raises(ResumeError, match="rng can no longer be copied"):
+        points.complete(point, at_once=False)

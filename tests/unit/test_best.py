@@ -422,6 +422,21 @@ def test_what_a_lost_best_had_pushed_out_is_back() -> None:
     assert scores.best == Best()
 
 
+def test_what_could_not_be_saved_does_not_hide_the_best_before_it() -> None:
+    """The checkpoint of step 205 names step 200, whose save was dropped for it."""
+    before, policy = BestScores(BestPolicy("acc")), BestPolicy("acc")
+    for offer in ((100, 0.9), (200, 0.95)):
+        assert before.offer(*offer)
+    scores = BestScores(policy)
+    scores.restore(before.capture())
+    best_json = to_json(Best((Score(100, 0.9),)), policy)
+    scores.recall(best_json, {100, 205}.__contains__)
+    assert scores.best == Best((Score(100, 0.9),))
+    assert not scores.offer(300, 0.5)
+    scores.recall(None, {100}.__contains__)
+    assert scores.best == Best((Score(100, 0.9),))
+
+
 @given(POLICIES, VALUES, st.sets(st.integers(0, 20)))
 def test_a_lost_score_leaves_no_trace(
     policy: BestPolicy, values: List[float], lost: Set[int]

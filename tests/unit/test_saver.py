@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Callable, Iterator, List
 
 import pytest
 from samples import make_snapshot, make_store
 
+from paddle_resume.best import Best, BestPolicy, Score
 from paddle_resume.observe.events import EventLog
 from paddle_resume.retention import KeepNewest
 from paddle_resume.saver import SavePolicy, Saver
@@ -104,3 +106,30 @@ def test_where_no_thread_can_be_started_the_save_has_failed(
     assert saver.wait(60) and saver.failures == 1 and not saver.has(1)
     saver.save(make_snapshot(2))
     assert saver.wait(60) and saver.last_step == 2
+
+
+def test_a_slow_deletion_holds_no_other_save_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The deletion of old checkpoints on a slow share, and a SIGTERM meanwhile."""
+    deleting, go_on = threading.Event(), threading.Event()
+
+    def slow(path: Path) -> None:
+        deleting.set()
+        assert go_on.wait(60)
+
+    policy = SavePolicy((), (KeepNewest(1),), True, BestPolicy("acc"))
+    plan, events = ResumePlan("fresh", None, "run-a"), EventLog(tmp_path / "events.jsonl")
+    store = make_store(tmp_path)
+    monkeypatch.setattr(store, "delete", slow)
+    saver = Saver(store, plan, policy, events, nothing)
+    for step in (1, 2):
+        saver.save(make_snapshot(step))
+    assert deleting.wait(60) and saver.last_step == 2
+    saver.crown(Best((Score(2, 0.5),)))
+    began = time.monotonic()
+    saver.drop(0.1)
+    monkeypatch.setattr(store, "delete", lambda path: None)
+    assert saver.save_now(make_snapshot(3))
+    assert time.monotonic() - began < 30 and not go_on.is_set()
+    go_on.set()

@@ -45,6 +45,8 @@ def test_minutes_are_seconds_inside() -> None:
         ({"signals": ("SIGTERM", "SIGSTOP")}, "SIGSTOP cannot be caught"),
         ({"signals": 15}, "signals=15"),
         ({"save_signal": "SIGKILL"}, "save_signal: SIGKILL cannot be caught"),
+        ({"signals": ("SIGSEGV",)}, "SIGSEGV means that the process is broken"),
+        ({"save_signal": "SIGCHLD"}, "comes at the end of each DataLoader worker"),
         ({"save_signal": "USR1"}, "save_signal: 'USR1' is no signal"),
         ({"save_signal": "SIGTERM"}, "is among signals"),
         ({"on_exception": 1}, "on_exception=1"),
