@@ -187,7 +187,7 @@ class Boundaries:
                 snapshot = Snapshot(state, tuple(reasons), point.taken_at, 0.0, point.metrics)
         if snapshot is None:
             self._saver.wait()
-            is_saved = self._saver.last_step == step
+            is_saved = self._saver.has(step)
         else:
             is_saved = self._saver.save_now(snapshot)
         if is_saved:

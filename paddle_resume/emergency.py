@@ -11,15 +11,15 @@ import math
 import signal
 import threading
 import time
-from typing import Any, Dict, NoReturn, Optional, Protocol
+from typing import List, NoReturn, Optional, Protocol
 
 from paddle_resume.boundaries import Outcome
 from paddle_resume.checkpoint.lock import Holder
-from paddle_resume.exits import exit_now, in_notebook, system_exit
+from paddle_resume.exits import Stopped, exit_now, in_notebook
 from paddle_resume.observe.log import human_duration, log
 from paddle_resume.runtime import free_memory
 from paddle_resume.session import Session
-from paddle_resume.signals import SignalWatch, give_back
+from paddle_resume.signals import Deaf, SignalWatch
 from paddle_resume.stops import EmergencyPolicy, Stop, reserve
 
 __all__ = ["Emergency", "Writers"]
@@ -66,11 +66,12 @@ class Emergency:
         self._run = run
         self._writers = writers
         self._watch: Optional[SignalWatch] = None
-        self._deaf_to: Dict[int, Any] = {}
+        self._deaf: Optional[Deaf] = None
+        self._is_handed_over = False
         self._started = time.monotonic()
         self._lock = threading.Lock()
         self._stop: Optional[Stop] = None
-        self._is_claimed = False
+        self._claimed_by: Optional[int] = None
         self._watcher_saves = False
         self._answered = threading.Event()
         self._is_safe = False
@@ -116,7 +117,8 @@ class Emergency:
         if watch is None:
             return
         # Launchers send their signal again and again: it changes nothing while this is on its way.
-        self._deaf_to = watch.close(deaf=self._is_leaving and not in_notebook())
+        leaves = self._is_leaving and not in_notebook()
+        self._deaf = watch.close(deaf_while=self._is_on_its_way if leaves else None)
         stop = self._stop
         if stop is None or self._is_leaving or self._answered.is_set():
             return
@@ -142,7 +144,10 @@ class Emergency:
             SystemExit: with 128 + the signal's number, or 1 where the save was not made.
             KeyboardInterrupt: in a notebook, after SIGINT.
         """
-        if self._stop is None and self._watch is None:
+        if self._watch is not None:
+            self._watch.rearm()
+            self._watch.settle()
+        elif self._stop is None:
             self._stop_in_time()
         stop = self._stop
         if stop is None:
@@ -158,11 +163,20 @@ class Emergency:
         self._leave(stop, outcome.is_safe)
 
     def rescue(self, error: BaseException) -> None:
-        """Saves the last point before an error goes on its way.
+        """Saves the last point before an error goes on its way, which nothing here replaces.
 
         Args:
             error: what ended the training.
+
+        Raises:
+            SystemExit: the run was to stop anyway.
         """
+        try:
+            self._rescue(error)
+        except Exception as other:
+            log.error("the last save failed: %s: %s", type(other).__name__, other)
+
+    def _rescue(self, error: BaseException) -> None:
         is_interrupt = isinstance(error, KeyboardInterrupt)
         is_interrupt = is_interrupt and signal.SIGINT in self._policy.signals
         has_begun = self._session.boundaries is not None
@@ -212,6 +226,7 @@ class Emergency:
         Args:
             error: what has come out of the training.
         """
+        self._is_handed_over = True  # from here on it is the script's to catch
         if not self._is_leaving or self._stop is None:
             return
         if not isinstance(error, KeyboardInterrupt if self._stop.interrupts else SystemExit):
@@ -232,14 +247,23 @@ class Emergency:
         if stop.interrupts:
             return KeyboardInterrupt()
         code = stop.exit_code(self._is_safe)
-        return system_exit(code, self._caught, stop.last_moment)
+        return Stopped(code, self._ending, self._dropped, stop.last_moment)
 
-    def _caught(self) -> None:
+    def _ending(self) -> None:
+        self._is_handed_over = False  # nobody can catch it any more
+
+    def _dropped(self) -> None:
         """The script goes on: as if the run had never been."""
-        if not self._run.is_alive():
+        if self._deaf is not None:
+            if self._is_handed_over:
+                self._deaf.give_back()
+        elif not self._run.is_alive():
             self._is_leaving = False
             self._run.close()
-            give_back(self._deaf_to)
+
+    def _is_on_its_way(self) -> bool:
+        """Whether the stop is on its way out of the script; only in the main thread."""
+        return not self._is_handed_over or Stopped.is_on_its_way(self._dropped)
 
     def _take_over(self) -> bool:
         """Returns whether it is this thread's to save; else the watching thread has."""
@@ -250,18 +274,43 @@ class Emergency:
 
     def _take(self, is_watcher: bool = False) -> bool:
         with self._lock:
-            if self._is_claimed:
+            if self._claimed_by not in (None, threading.get_ident()):
                 return False
-            self._is_claimed, self._watcher_saves = True, is_watcher
+            self._claimed_by, self._watcher_saves = threading.get_ident(), is_watcher
         return True
 
     def _give_back(self) -> None:
         with self._lock:
-            self._is_claimed = self._watcher_saves = False
+            self._claimed_by, self._watcher_saves = None, False
 
     def _save_last(self, reason: str, deadline: Optional[float]) -> Optional[Outcome]:
+        """Saves in a thread of its own: a signal's handler, as Paddle's for a worker that was
+        killed, may raise in the main thread at any moment, and would end the save with it."""
         boundaries = self._session.boundaries
-        return None if boundaries is None else boundaries.save_last([reason], deadline)
+        if boundaries is None:
+            return None
+        found: List[Optional[Outcome]] = []
+        over = threading.Event()  # a join that is interrupted takes the thread for ended
+
+        def save() -> None:
+            try:
+                found.append(boundaries.save_last([reason], deadline))
+            finally:
+                over.set()
+
+        thread = threading.Thread(target=save, name="paddle_resume-last-save", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # a limit of the machine
+            save()
+        except Exception as error:
+            log.warning("while the last save begins: %s: %s", type(error).__name__, error)
+        while not over.is_set():
+            try:
+                over.wait()
+            except Exception as error:
+                log.warning("while the last save runs: %s: %s", type(error).__name__, error)
+        return found[0] if found else Outcome(False, "the last save failed")
 
     def _has_point(self) -> bool:
         boundaries = self._session.boundaries
@@ -280,7 +329,8 @@ class Emergency:
 
     def _handle(self, number: int) -> None:
         """In the main thread, as soon as that runs Python."""
-        if not self._run.is_alive() and not (self._is_leaving and not in_notebook()):
+        leaves = self._is_leaving and not in_notebook() and Stopped.is_on_its_way(self._dropped)
+        if not self._run.is_alive() and not leaves:
             self._run.close()
             if self._watch is None:  # else that is closing just now, and sees to it
                 signal.raise_signal(number)
@@ -291,7 +341,7 @@ class Emergency:
             self._is_leaving = True
             raise self._error(self._stop)
         is_interrupt = number == signal.SIGINT and in_notebook()
-        if is_interrupt and self._has_point() and not self._is_claimed:
+        if is_interrupt and self._has_point() and self._claimed_by is None:
             raise KeyboardInterrupt  # saved on its way out, as any error
 
     # ------------------------------------------------------------------ the watching thread
@@ -353,7 +403,7 @@ class Emergency:
             return None if stop.interrupts else _LOOK_AGAIN_S
         if self._saving is not None:
             self._after_saving(stop)
-        elif not self._is_claimed:
+        elif self._claimed_by is None:
             left = stop.deadline - time.monotonic()
             boundaries = self._session.boundaries
             takes_s = None if boundaries is None else boundaries.takes_s
@@ -362,9 +412,7 @@ class Emergency:
                 return left - kept
             if self._has_point() and self._take(is_watcher=True):
                 # In a thread of its own: a disk that hangs must not keep the process.
-                saving = threading.Thread(
-                    target=self._save, args=(stop,), name="paddle_resume-last-save", daemon=True
-                )
+                saving = threading.Thread(target=self._save, args=(stop,), daemon=True)
                 saving.start()
                 self._saving = saving
         return _LOOK_AGAIN_S
@@ -414,7 +462,7 @@ class Emergency:
         if self._answered.is_set() or self._is_leaving:
             exit_now(stop.exit_code(self._is_safe))
         try:
-            if self._is_claimed:
+            if self._claimed_by is not None:
                 what = "the last save did not end"
             elif self._complained:
                 what = "the last save could not be begun"

@@ -13,7 +13,7 @@ from typing import Callable, NoReturn
 
 from paddle_resume.runtime import free_shared_memory
 
-__all__ = ["exit_now", "in_notebook", "system_exit"]
+__all__ = ["Stopped", "exit_now", "in_notebook"]
 
 _FLUSH_S = 0.5
 
@@ -50,38 +50,68 @@ def _flush_files() -> None:
             pass  # closed, or not to be written to
 
 
-def system_exit(code: int, caught: Callable[[], None], last_moment: float) -> SystemExit:
-    """Makes a SystemExit that reaches the end of the process in time.
+class Stopped(SystemExit):
+    """A SystemExit that reaches the end of the process in time.
 
-    Where nobody catches it, the process ends at the last moment even if a thread of the script's
-    keeps the interpreter waiting.
+    Where nobody catches it, the interpreter asks for its code. From there on nothing of the script
+    runs but its threads and its atexit functions, and the process ends at the last moment even if
+    one of them keeps the interpreter waiting.
 
     Args:
         code: what the process ends with.
-        caught: called when it is dropped by a script that has caught it, and goes on.
-        last_moment: `time.monotonic()` when it must be over.
+        ending: called once nobody can catch it any more.
+        dropped: called when it is gone: the script has caught it, and goes on.
+        last_moment: `time.monotonic()` when the process must be over.
     """
-    error = SystemExit(code)
-    error.on_its_way = _OnItsWay(code, caught, last_moment)  # type: ignore[attr-defined]
-    return error
 
-
-class _OnItsWay:
-    """Lives as long as the exception that holds it."""
-
-    def __init__(self, code: int, caught: Callable[[], None], last_moment: float) -> None:
+    def __init__(
+        self,
+        code: int,
+        ending: Callable[[], None],
+        dropped: Callable[[], None],
+        last_moment: float,
+    ) -> None:
+        super().__init__(code)
         self._code = code
-        self._caught = caught
+        self._ending = ending
+        self._dropped = dropped
         self._last_moment = last_moment
 
-    def __del__(self) -> None:
-        if sys._getframe().f_back is None:  # nobody has caught it: the interpreter itself drops it
+    @property
+    def code(self) -> int:  # type: ignore[override]
+        """What the process ends with."""
+        is_asked_by_a_script = sys._getframe().f_back is not None
+        if not is_asked_by_a_script and not sys.is_finalizing():
             self._end()
-        self._caught()
+        return self._code
+
+    @classmethod
+    def is_on_its_way(cls, dropped: Callable[[], None]) -> bool:
+        """Whether one is being handled by a `finally` or an `except`, or ends the interpreter.
+
+        Only in the thread that has raised it.
+
+        Args:
+            dropped: the function that it was made with.
+        """
+        error, seen = sys.exc_info()[1], 0
+        while error is not None and seen < 100:
+            if isinstance(error, cls) and error._dropped == dropped:
+                return True
+            error, seen = error.__cause__ or error.__context__, seen + 1
+        frame = sys._getframe()
+        while frame.f_back is not None:
+            frame = frame.f_back
+        return frame.f_code is cls.code.fget.__code__  # type: ignore[attr-defined]
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            self._dropped()
 
     def _end(self) -> NoReturn:
         """What the interpreter does now, but for the teardown of modules: with Paddle's it takes
         a second and more, in which no thread of Python's can see to it that it ends in time."""
+        self._ending()
         threading.Thread(target=self._end_in_time, daemon=True).start()
         try:
             threading._shutdown()  # type: ignore[attr-defined]  # waits for the script's threads

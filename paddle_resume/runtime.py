@@ -87,7 +87,10 @@ def free_memory(error: BaseException) -> None:
     Args:
         error: any.
     """
-    text = str(error).lower()
+    try:
+        text = str(error).lower()
+    except Exception:  # the script's own error, with a fault of its own
+        text = ""
     if not isinstance(error, MemoryError) and not any(word in text for word in _OUT_OF_MEMORY):
         return
     traceback.clear_frames(error.__traceback__)

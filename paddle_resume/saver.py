@@ -123,8 +123,9 @@ class Saver:
         """
         with self._turn:
             self.wait()
-            if self.last_step == snapshot.state.position.step:
-                return  # the other thread was first
+            if self._is_on_disk(snapshot.state.position.step):
+                self.note(snapshot.state.position, snapshot.reasons)  # the other thread was first
+                return
             flight = _Flight(snapshot.state.position.step, is_last=False)
             try:
                 self._begin(flight)
@@ -158,14 +159,16 @@ class Saver:
         step = snapshot.state.position.step
         with self._turn:
             self.wait()
-            if self.last_step != step:
+            if self._is_on_disk(step):
+                self.note(snapshot.state.position, snapshot.reasons)
+            else:
                 flight = _Flight(step, is_last=True)
                 try:
                     self._begin(flight)
                     self._write(snapshot, flight)
                 finally:
                     flight.over.set()
-        return self.last_step == step
+        return self._is_on_disk(step)
 
     def wait(self, timeout: Optional[float] = None) -> bool:
         """Waits until no save is in flight; an interrupt is passed on when it is not.
@@ -228,7 +231,7 @@ class Saver:
     def has(self, step: int) -> bool:
         """Whether a step is on disk, or on its way there."""
         found = self.in_flight  # before last_step: it may end in between
-        return (found is not None and found[0] == step) or self.last_step == step
+        return (found is not None and found[0] == step) or self._is_on_disk(step)
 
     def crown(self, best: Best) -> None:
         """Keeps the checkpoints of the best scores, and names them in best.json and `best`.
@@ -280,6 +283,9 @@ class Saver:
             error=what,
             failures=self.failures,
         )
+
+    def _is_on_disk(self, step: int) -> bool:
+        return self.last_step == step and self._store.path_of(step).is_dir()
 
     def _begin(self, flight: _Flight) -> None:
         self.last_attempt = flight.started

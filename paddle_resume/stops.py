@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import signal
 from dataclasses import dataclass
 from typing import Optional, Sequence, Tuple, Union
@@ -13,6 +12,7 @@ __all__ = ["EmergencyPolicy", "Stop", "reserve", "signal_number"]
 
 _END = 0.2  # of the grace period: what Paddle and Python take to end the process
 _UNMEASURED = 0.4  # of it, for a first save
+_MOST = 1e7  # 115 days of seconds, 19 years of minutes: no clock overflows
 _UNCATCHABLE = ("SIGKILL", "SIGSTOP")
 _FAULTS = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS")
 
@@ -109,8 +109,8 @@ def signal_number(argument: str, name: str) -> int:
 
 
 def _check_positive(name: str, value: float) -> None:
-    if type(value) not in (int, float) or not 0 < value < math.inf:
-        raise ConfigError(f"{name}={value!r}: a number above 0 expected")
+    if type(value) not in (int, float) or not 0 < value <= _MOST:
+        raise ConfigError(f"{name}={value!r:.40}: a number above 0, up to {_MOST:g}, expected")
 
 
 @dataclass(frozen=True)

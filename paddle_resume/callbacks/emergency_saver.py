@@ -40,7 +40,7 @@ class EmergencySaver(ResumeCallback):
         >>> saver = pr.EmergencySaver("output/run1", signals=("SIGTERM", "SIGINT"))
         >>> pr.EmergencySaver("output/run1", grace_seconds=0)
         Traceback (most recent call last):
-        paddle_resume.errors.ConfigError: grace_seconds=0: a number above 0 expected
+        paddle_resume.errors.ConfigError: grace_seconds=0: a number above 0, up to 1e+07, expected
     """
 
     def __init__(

@@ -152,8 +152,8 @@ class FitRun:
                 emergency.rescue(error)
         finally:
             self.close()
-        if emergency is not None:
-            emergency.insist(error)
+            if emergency is not None:
+                emergency.insist(error)
 
     # ------------------------------------------------------------------ the way to the start
 

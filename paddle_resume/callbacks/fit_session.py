@@ -91,6 +91,11 @@ class FitHooks:
 
     def take_over_epochs(self, listener: FitListener) -> None:
         """Puts the hook on the model's epochs; `release` takes it away."""
+        if "_run_one_epoch" in vars(self.model):
+            raise ConfigError(
+                "the script has replaced model._run_one_epoch, on which paddle_resume hooks itself "
+                "as well: leave one of them out"
+            )
         original = type(self.model)._run_one_epoch.__get__(self.model)
 
         def run_one_epoch(data_loader: Any, callbacks: Any, mode: str, **more: Any) -> Any:

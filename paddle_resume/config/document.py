@@ -111,7 +111,14 @@ def parse(text: str, name: str) -> Document:
             "colon, a tab, or an open bracket or quote above is the cause."
         ) from error
     # PyYAML trips over some values of its own tags (!!timestamp x).
-    except (yaml.YAMLError, ValueError, OverflowError, AttributeError, TypeError) as error:
+    except (
+        yaml.YAMLError,
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise ConfigError(f"{name}: this is no valid YAML: {error}") from error
     except RecursionError:
         raise ConfigError(f"{name}: this YAML is nested too deeply to be read") from None

@@ -202,14 +202,18 @@ def _with_bases(layer: Layer, folder: Path, chain: Tuple[Path, ...]) -> Iterator
     yield Layer(layer.name, own, layer.lines)
 
 
+def _is_path(name: Any) -> bool:
+    return isinstance(name, str) and bool(name) and "\0" not in name
+
+
 def _bases(layer: Layer) -> List[str]:
     found = layer.values.get(BASE, [])
     names = [found] if isinstance(found, str) else found
-    good = isinstance(names, (list, tuple)) and all(isinstance(n, str) and n for n in names)
+    good = isinstance(names, (list, tuple)) and all(_is_path(name) for name in names)
     if not good:
         raise ConfigError(
-            f"{layer.place((BASE,))}: {BASE}: {found!r} found; the path of a file, or a list of "
-            "such, expected"
+            f"{layer.place((BASE,))}: {BASE}: {found!r:.200} found; the path of a file, or a "
+            "list of such, expected"
         )
     return list(names)
 

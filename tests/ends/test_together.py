@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 from pathlib import Path
 from typing import Any, Dict
 
+import paddle
+import psutil
 import pytest
 
 import paddle_resume as pr
@@ -110,3 +113,61 @@ def test_the_scripts_own_hooks_come_back(tmp_path: Path) -> None:
     optimizer.minimize = minimize
     fit(model, pr.resume_callbacks(tmp_path), epochs=1)
     assert vars(optimizer)["minimize"] is minimize and calls
+
+
+def test_a_caught_stop_that_is_kept_leaves_the_process_as_it_was(
+    tmp_path: Path, start: Starter
+) -> None:
+    """A retry in the handler hears the next signal; after that the script's own handlers do."""
+    run = start("keeps_the_stop", folder=str(tmp_path / "run"))
+    run.wait_for("begin 2")
+    run.signal(signal.SIGTERM)
+    run.wait_for("again")
+    run.wait_for("begin")
+    run.signal(signal.SIGTERM)
+    run.wait_for("caught 143")
+    run.signal(signal.SIGTERM)
+    assert run.end() == -signal.SIGTERM
+
+
+def test_workers_that_die_of_the_same_signal_cost_no_step(
+    tmp_path: Path, start: Starter, expected: Dict[str, str]
+) -> None:
+    """Paddle's handler of a worker's death raises in the main thread, in the middle of the save."""
+    folder = tmp_path / "run"
+    run = start("train", folder=str(folder), workers=2, keys={"grace_seconds": 20})
+    run.wait_for("begin 5")
+    workers = psutil.Process(run.pid).children(recursive=True)
+    run.signal(signal.SIGTERM)
+    for worker in workers:
+        worker.kill()
+    assert run.end() == 143, run.log
+    assert steps(folder)[-1] >= run.steps()[-1] >= 4
+
+
+def test_an_error_that_cannot_be_printed_goes_on_its_way(tmp_path: Path) -> None:
+    from fit.models import fit, make
+
+    class Broken(Exception):
+        def __str__(self) -> str:
+            raise ValueError("no text")
+
+    class Raises(paddle.callbacks.Callback):  # type: ignore[misc]
+        def on_train_batch_begin(self, step: int, logs: Any = None) -> None:
+            if step == 2:
+                raise Broken
+
+    with pytest.raises(Broken):
+        fit(make(), [Raises(), *pr.resume_callbacks(tmp_path)], epochs=1)
+    assert steps(tmp_path) == [2]
+
+
+def test_a_folder_that_is_gone_is_not_said_to_be_saved(tmp_path: Path, start: Starter) -> None:
+    folder = tmp_path / "run"
+    run = start("train", folder=str(folder), evaluates=True, sleep={"eval begin": 1.0}, pace=0)
+    run.wait_for("eval begin")
+    until(lambda: "saved step 3" in run.log, "the epoch's save")
+    shutil.rmtree(folder)
+    run.signal(signal.SIGTERM)
+    code = run.end()
+    assert code == (143 if steps(folder) == [3] else 1), run.log

@@ -201,6 +201,7 @@ def train(ask: Ask) -> None:
             data=Noisy(slow=ask.get("slow_data")),
             shuffle=not ask.get("slow_data"),
             eval_data=Points(16) if ask.get("evaluates") else None,
+            num_workers=ask.get("workers", 0),
         )
     except SystemExit as error:
         say(f"left {error.code}")
@@ -208,6 +209,22 @@ def train(ask: Ask) -> None:
     finally:
         say("finally")
     say(f"digest {digest(model)}")
+
+
+def keeps_the_stop(ask: Ask) -> None:
+    """A script that catches each stop, and keeps the first; one retry is in the handler."""
+    kept = []
+    try:
+        train({**ask, "epochs": 5})
+    except SystemExit as error:
+        kept.append(error)
+        say("again")
+        try:
+            train({**ask, "epochs": 5})
+        except SystemExit as again:
+            kept.append(again)
+    say(f"caught {kept[-1].code}")
+    time.sleep(20)
 
 
 def handlers(ask: Ask) -> None:

@@ -348,6 +348,20 @@ def test_bad_files(text: str, words: List[str]) -> None:
     refused(write("a.yml", text), *words)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "best: {1: 2}",
+        "snapshot_step: !!bool 'x'",
+        "snapshot_step: !!int ''",
+        "snapshot_epoch: !!timestamp x",
+        '_BASE_: "a\\0b"',
+    ],
+)
+def test_what_trips_the_parser_is_an_error_of_ours(line: str) -> None:
+    refused(write("a.yml", f"save_dir: run\n{line}"), "a.yml")
+
+
 @pytest.mark.parametrize("tag", ["object/apply:os.system", "name:os.system", "module:os", "tuple"])
 @pytest.mark.parametrize("where", ["save_dir: {}", "Other: {}\nResume: {{save_dir: run}}"])
 def test_yaml_that_asks_for_python_is_refused_and_not_run(tag: str, where: str) -> None:

@@ -10,14 +10,18 @@ import time
 from pathlib import Path
 from typing import Optional
 
+import pytest
+
 START = """
 import atexit, os, signal, sys, threading, time
-from paddle_resume.exits import exit_now, system_exit
+from paddle_resume.exits import Stopped, exit_now
 file = open(sys.argv[1], "w")
 file.write("not flushed yet")
 atexit.register(lambda: print("atexit", flush=True))
-def caught():
-    print("caught", flush=True)
+def ending():
+    print("ending", flush=True)
+def dropped():
+    print("dropped", flush=True)
 print("begins", flush=True)
 """
 
@@ -42,33 +46,94 @@ def run(tmp_path: Path, rest: str, number: Optional[int] = None, times: int = 0)
 def test_nobody_catches_it(tmp_path: Path) -> None:
     rest = """
 try:
-    raise system_exit(143, caught, time.monotonic() + 10)
+    raise Stopped(143, ending, dropped, time.monotonic() + 10)
 finally:
     print("finally")
 """
-    assert run(tmp_path, rest) == "143 finally+atexit not flushed yet"
+    assert run(tmp_path, rest) == "143 finally+ending+atexit not flushed yet"
 
 
 def test_a_thread_of_the_scripts_does_not_keep_it(tmp_path: Path) -> None:
     rest = """
 threading.Thread(target=time.sleep, args=(60,)).start()
-raise system_exit(143, caught, time.monotonic() + 0.5)
+raise Stopped(143, ending, dropped, time.monotonic() + 0.5)
 """
     began = time.monotonic()
-    assert run(tmp_path, rest) == "143  not flushed yet"
+    assert run(tmp_path, rest) == "143 ending not flushed yet"
     assert time.monotonic() - began < 15
 
 
 def test_one_that_is_caught_leaves_nothing(tmp_path: Path) -> None:
     rest = """
 try:
-    raise system_exit(143, caught, time.monotonic() + 0.1)
+    raise Stopped(143, ending, dropped, time.monotonic() + 0.1)
 except SystemExit as error:
     print(error.code)
 print(threading.active_count(), flush=True)
 time.sleep(0.3)
 """
-    assert run(tmp_path, rest) == "0 143+caught+1+atexit not flushed yet"
+    assert run(tmp_path, rest) == "0 143+dropped+1+atexit not flushed yet"
+
+
+KEPT = {
+    "a name": """
+try:
+    raise Stopped(143, ending, dropped, time.monotonic() + 5)
+except SystemExit as error:
+    kept = error
+""",
+    "a cycle": """
+def leave():
+    try:
+        raise Stopped(143, ending, dropped, time.monotonic() + 5)
+    except SystemExit:
+        info = sys.exc_info()
+        raise
+leave()
+""",
+    "asyncio": """
+import asyncio
+async def leave():
+    raise Stopped(143, ending, dropped, time.monotonic() + 5)
+asyncio.run(leave())
+""",
+    "a thread": """
+from concurrent.futures import ThreadPoolExecutor
+def leave():
+    raise Stopped(143, ending, dropped, time.monotonic() + 5)
+with ThreadPoolExecutor() as pool:
+    kept = pool.submit(leave).exception()
+""",
+    "a context manager": """
+class Keeps:
+    def __enter__(self):
+        return self
+    def __exit__(self, kind, error, trace):
+        self.error = error
+keeps = Keeps()
+with keeps:
+    raise Stopped(143, ending, dropped, time.monotonic() + 5)
+""",
+    "another error": """
+try:
+    raise Stopped(143, ending, dropped, time.monotonic() + 5)
+finally:
+    raise ValueError
+""",
+    "another code": """
+try:
+    raise Stopped(143, ending, dropped, time.monotonic() + 5)
+except SystemExit:
+    sys.exit(75)
+""",
+}
+
+
+@pytest.mark.parametrize("where, code", [*zip(KEPT, [0, 143, 143, 0, 143, 1, 75])])
+def test_the_process_ends_whoever_keeps_the_error(tmp_path: Path, where: str, code: int) -> None:
+    found = run(tmp_path, KEPT[where]).split()
+    assert int(found[0]) == code
+    assert ("ending" in found[1]) == (code == 143) and "atexit" in found[1]
 
 
 def test_at_once(tmp_path: Path) -> None:

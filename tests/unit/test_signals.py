@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -13,7 +14,7 @@ from typing import Callable, Iterator, List
 
 import pytest
 
-from paddle_resume.signals import SignalWatch, give_back
+from paddle_resume.signals import SignalWatch
 
 USR1, USR2 = int(signal.SIGUSR1), int(signal.SIGUSR2)
 
@@ -36,11 +37,10 @@ class Heard:
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
     handlers = {number: signal.getsignal(number) for number in (USR1, USR2)}
-    threads = threading.active_count()
     yield
     assert {number: signal.getsignal(number) for number in handlers} == handlers
     assert signal.set_wakeup_fd(-1) == -1
-    assert threading.active_count() == threads
+    assert not [t for t in threading.enumerate() if t.name.startswith("paddle_resume")]
 
 
 def until(true: Callable[[], bool]) -> None:
@@ -153,24 +153,64 @@ def test_a_handler_that_was_changed_meanwhile_is_left() -> None:
     signal.signal(USR1, before)
 
 
-def test_deaf_until_the_handlers_are_given_back() -> None:
+def test_deaf_while_something_lasts() -> None:
     heard = Heard()
     before = signal.signal(USR2, lambda number, frame: heard.handled.append(-number))
+    lasts = [True]
     try:
         watch = heard.watch(USR1, USR2)
         watch.start()
-        handlers = watch.close(deaf=True)
+        deaf = watch.close(deaf_while=lambda: lasts[0])
+        assert deaf is not None
         signal.raise_signal(USR1)
         signal.raise_signal(USR2)
         assert heard.noticed == heard.handled == []
         signal.signal(USR1, signal.default_int_handler)  # the script's own by now: not ours to set
-        give_back(handlers)
-        assert signal.getsignal(USR1) is signal.default_int_handler
-        signal.raise_signal(USR2)
+        lasts[0] = False
+        signal.raise_signal(USR2)  # nobody has told: it is asked
         assert heard.handled == [-USR2]
+        deaf.give_back()
+        assert signal.getsignal(USR1) is signal.default_int_handler
     finally:
         signal.signal(USR1, signal.SIG_DFL)
         signal.signal(USR2, before)
+
+
+def test_a_watch_after_a_deaf_one_hears() -> None:
+    heard = Heard()
+    watch = heard.watch(USR1)
+    watch.start()
+    watch.close(deaf_while=lambda: True)
+    again = heard.watch(USR1)
+    again.start()
+    signal.raise_signal(USR1)
+    again.close()
+    assert heard.noticed == heard.handled == [USR1]
+
+
+def test_an_event_loop_that_comes_and_goes_takes_no_signal_away() -> None:
+    """asyncio sets the wakeup descriptor to none when its loop closes."""
+
+    async def short() -> None:
+        asyncio.get_running_loop().add_signal_handler(USR2, lambda: None)
+
+    for rearms in (True, False):
+        heard = Heard()
+        watch = heard.watch(USR1)
+        watch.start()
+        asyncio.run(short())
+        if rearms:  # as at each boundary
+            watch.rearm()
+        signal.raise_signal(USR1)
+        watch.close()
+        assert heard.noticed == heard.handled == [USR1]
+
+
+def test_the_longest_wait_overflows_no_clock() -> None:
+    watch = SignalWatch([USR1], print, lambda: 1e300, print)
+    watch.start()
+    time.sleep(0.05)
+    watch.close()
 
 
 STORMED = """
@@ -180,7 +220,7 @@ watch = SignalWatch([10], lambda number: None, lambda: None, lambda number: None
 watch.start()
 print("storm", flush=True)
 time.sleep(0.03)
-watch.close(deaf=True)
+watch.close(deaf_while=lambda: True)
 time.sleep(0.03)
 os._exit(7)
 """

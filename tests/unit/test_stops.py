@@ -56,6 +56,8 @@ def test_minutes_are_seconds_inside() -> None:
         ({"grace_seconds": True}, "grace_seconds=True"),
         ({"grace_seconds": float("nan")}, "grace_seconds=nan"),
         ({"grace_seconds": float("inf")}, "grace_seconds=inf"),
+        ({"grace_seconds": 10**400}, "grace_seconds=1000"),
+        ({"stop_after_minutes": 999999999}, "stop_after_minutes=999999999"),
         ({"stop_after_minutes": 0}, "stop_after_minutes=0"),
         ({"stop_after_minutes": "1h"}, "stop_after_minutes='1h'"),
     ],
