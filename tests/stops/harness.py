@@ -422,6 +422,8 @@ class Round:
         self.check(stopped.newest == step, f"newest is {stopped.newest}, expected step {step}")
         found = stopped.reasons.get(step, [])
         self.check(reason in found, f"step {step} was saved for {found}, not for {reason}")
+        if reason in signal.Signals.__members__:
+            self.check("has failed" not in stopped.text, "a step has failed after the signal")
 
     def check_named(self, stopped: Stopped, step: int) -> None:
         """Nothing could be saved: exit 1, and the newest checkpoint, of that step, is named."""

@@ -28,7 +28,7 @@ FOUND_BY: Dict[str, Tuple[Round, str]] = {
     "swapped": (lambda bench, draw: swapped(bench, TIMES, draw), "(143, 7), not (1, 6)"),
     "grace": (_slow("callback"), "s to end, of"),
     "exceptions": (lambda bench, draw: fail(bench, "loss", draw), "newest is 7, expected step 9"),
-    "deaf workers": (_slow("forward", group=True, workers=2), "exit code 1, expected 143"),
+    "deaf workers": (_slow("forward", group=True, workers=2), "a step has failed after"),
     "exit code": (_slow("eval_short"), "exit code 0, expected 143"),
 }
 
