@@ -296,9 +296,8 @@ class BestScores:
             is_kept: whether a step's checkpoint is there, and lies before the run's start: what
                 lies behind comes again.
         """
-        known = {score.step: score for score in self._taken}
-        if content is not None:
-            known = {**{score.step: score for score in self._read(content).scores}, **known}
+        named = () if content is None else self._read(content).scores
+        known = {score.step: score for score in (*named, *self._taken)}
         self._taken = [known[step] for step in sorted(known) if is_kept(step)]
         self._rank()
 

@@ -152,15 +152,8 @@ class Emergency:
         stop = self._stop
         if stop is None:
             return
-        if not self._take_over():
-            self._leave(stop, self._is_safe)
-        outcome = self._save_last(stop.reason, stop.deadline)
-        if outcome is None:
-            self._give_back()
-            return
-        self._note(stop, outcome)
-        self._say(stop, outcome)
-        self._leave(stop, outcome.is_safe)
+        self._save_and_leave(stop)
+        self._give_back()
 
     def rescue(self, error: BaseException) -> None:
         """Saves the last point before an error goes on its way, which nothing here replaces.
@@ -189,7 +182,7 @@ class Emergency:
         self._take_over()
         free_memory(error)
         name = "SIGINT" if is_interrupt else type(error).__name__
-        outcome = self._save_last("SIGINT" if is_interrupt else "exception", None)
+        outcome = self._save_aside("SIGINT" if is_interrupt else "exception", None)
         if outcome is None:
             self._session.wait_for_saved_step()
             log.warning(
@@ -209,12 +202,19 @@ class Emergency:
         log.error(
             "%s: the step that was to be the last one has failed", stop.reason, exc_info=error
         )
+        free_memory(error)
+        self._save_and_leave(stop)
+        self._leave_after(stop, Outcome(False, "between update and boundary nothing is whole"))
+
+    def _save_and_leave(self, stop: Stop) -> None:
+        """Returns only where there is no point to be saved."""
         if not self._take_over():
             self._leave(stop, self._is_safe)
-        free_memory(error)
-        outcome = self._save_last(stop.reason, stop.deadline)
-        if outcome is None:
-            outcome = Outcome(False, "between update and boundary nothing is whole")
+        outcome = self._save_aside(stop.reason, stop.deadline)
+        if outcome is not None:
+            self._leave_after(stop, outcome)
+
+    def _leave_after(self, stop: Stop, outcome: Outcome) -> NoReturn:
         self._note(stop, outcome)
         self._say(stop, outcome)
         self._leave(stop, outcome.is_safe)
@@ -284,17 +284,18 @@ class Emergency:
             self._claimed_by, self._watcher_saves = None, False
 
     def _save_last(self, reason: str, deadline: Optional[float]) -> Optional[Outcome]:
+        boundaries = self._session.boundaries
+        return None if boundaries is None else boundaries.save_last([reason], deadline)
+
+    def _save_aside(self, reason: str, deadline: Optional[float]) -> Optional[Outcome]:
         """Saves in a thread of its own: a signal's handler, as Paddle's for a worker that was
         killed, may raise in the main thread at any moment, and would end the save with it."""
-        boundaries = self._session.boundaries
-        if boundaries is None:
-            return None
         found: List[Optional[Outcome]] = []
         over = threading.Event()  # a join that is interrupted takes the thread for ended
 
         def save() -> None:
             try:
-                found.append(boundaries.save_last([reason], deadline))
+                found.append(self._save_last(reason, deadline))
             finally:
                 over.set()
 
@@ -412,7 +413,9 @@ class Emergency:
                 return left - kept
             if self._has_point() and self._take(is_watcher=True):
                 # In a thread of its own: a disk that hangs must not keep the process.
-                saving = threading.Thread(target=self._save, args=(stop,), daemon=True)
+                saving = threading.Thread(
+                    target=self._save, args=(stop,), name="paddle_resume-last-save", daemon=True
+                )
                 saving.start()
                 self._saving = saving
         return _LOOK_AGAIN_S

@@ -80,9 +80,8 @@ class Stopped(SystemExit):
     @property
     def code(self) -> int:  # type: ignore[override]
         """What the process ends with."""
-        is_asked_by_a_script = sys._getframe().f_back is not None
-        if not is_asked_by_a_script and not sys.is_finalizing():
-            self._end()
+        if sys._getframe().f_back is None and not sys.is_finalizing():
+            self._end()  # no script asks: the interpreter does, for nobody has caught it
         return self._code
 
     @classmethod

@@ -72,9 +72,8 @@ def _after_fork() -> None:
 
 
 def _after_fork_in_child() -> None:
-    if threading.current_thread() is threading.main_thread():
-        for watch in list(_ACTIVE):
-            watch.leave_to_child()
+    for watch in list(_ACTIVE):
+        watch.leave_to_child()
     _ACTIVE.clear()
     _after_fork()
 
@@ -133,8 +132,8 @@ class SignalWatch:
         self._receiver, self._sender = socket.socketpair()
         self._sender.setblocking(False)
         if hasattr(socket, "SO_PASSCRED"):
-            # A forked child writes to the same socket until it changes its handlers; the kernel
-            # tells who did.
+            # A child that is forked in C, to run another program, writes to the same socket until
+            # it does; the kernel tells who did.
             self._receiver.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._fd_before = signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
         for number in self.numbers:
@@ -206,9 +205,7 @@ class SignalWatch:
         thread, self._thread = self._thread, None
         if thread is None or self._sender is None or self._receiver is None:
             return None
-        ours = {
-            n: was for n, was in self._previous.items() if signal.getsignal(n) == self._on_signal
-        }
+        ours = self._handlers_before()
         deaf = None if deaf_while is None else Deaf(ours, deaf_while)
         for number, previous in ours.items():
             signal.signal(number, previous if deaf is None else deaf)
@@ -274,11 +271,15 @@ class SignalWatch:
 
     def leave_to_child(self) -> None:
         """In a forked child: as if we had never been there."""
-        for number, previous in self._previous.items():
-            if signal.getsignal(number) == self._on_signal:
-                signal.signal(number, previous)
+        for number, previous in self._handlers_before().items():
+            signal.signal(number, previous)
         if self._sender is not None:
             self._put_descriptor_back(self._sender.fileno())
+
+    def _handlers_before(self) -> Dict[int, Any]:
+        """Of those signals that nobody else has taken over since."""
+        before = self._previous.items()
+        return {n: handler for n, handler in before if signal.getsignal(n) == self._on_signal}
 
     def _put_descriptor_back(self, ours: int) -> None:
         try:

@@ -82,7 +82,6 @@ class FitHooks:
         self.model = model
         self.num_iters: Optional[int] = getattr(model, "num_iters", None)
         self._dispatch = type(callback_list)._call.__get__(callback_list)
-        self._gated: List[Any] = []
         self._before: List[Tuple[Any, str, Any]] = []
 
     def listen(self, listener: FitListener) -> None:
@@ -115,9 +114,8 @@ class FitHooks:
             begin_update: may hold the update back.
         """
         for owner in (self.optimizer, self.scaler()):
-            if owner is None or any(owner is gated for gated in self._gated):
+            if owner is None or any(owner is hooked for hooked, _, _ in self._before):
                 continue
-            self._gated.append(owner)
             for name in _UPDATES:
                 if hasattr(owner, name):
                     self._put(owner, name, _after(begin_update, getattr(owner, name)))
@@ -145,7 +143,7 @@ class FitHooks:
                 vars(owner).pop(name, None)
             else:
                 vars(owner)[name] = before
-        self._before, self._gated = [], []
+        self._before = []
         self._list.__dict__.pop("_call", None)
         self._fit = None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import signal
 from pathlib import Path
 from typing import Any, Dict, List, Optional
@@ -79,8 +80,10 @@ def folders(folder: Path) -> List[int]:
     return sorted(int(path.name[5:]) for path in folder.glob("step_*"))
 
 
-def run(folder: Path, values: List[float], **keys: Any) -> List[Optional[int]]:
-    """Trains one epoch for each value; returns what the best was after each."""
+def run(
+    folder: Path, values: List[float], epochs: Optional[int] = None, **keys: Any
+) -> List[Optional[int]]:
+    """Trains one epoch for each value, or some of them; returns what the best was after each."""
     seed()
     net = Net()
     model, metric = paddle.Model(net), Scripted(values)
@@ -90,7 +93,7 @@ def run(folder: Path, values: List[float], **keys: Any) -> List[Optional[int]]:
     options = {"monitor": "score", "mode": "max", "async_save": False, **keys}
     follow = Follow(metric, folder)
     callbacks = [follow, *pr.resume_callbacks(folder, **options)]
-    fit(model, callbacks, epochs=len(values), eval_data=Points(16))
+    fit(model, callbacks, epochs=epochs or len(values), eval_data=Points(16))
     return [*follow.seen, best_step(folder)]
 
 
@@ -268,6 +271,20 @@ def test_swapped_weights_are_never_saved_as_the_best(tmp_path: Path) -> None:
     fit(make(), [NeverBack(), pr.BestSaver(tmp_path)], epochs=2, eval_data=Points(16))
     assert STEPS not in folders(tmp_path)
     assert best_step(tmp_path) in (None, 2 * STEPS), "the final save is that of the boundary"
+
+
+def test_one_whose_save_was_lost_does_not_hide_the_best_before_it(tmp_path: Path) -> None:
+    """A later checkpoint names it already, when a signal has it dropped for the last save."""
+    values = [0.9, 0.95, 0.5, 0.6]
+    assert run(tmp_path, values, 1, keep_checkpoint_max=None)[-1] == STEPS
+    before = (tmp_path / "best.json").read_bytes()
+    assert run(tmp_path, values, 3, keep_checkpoint_max=None)[-1] == 2 * STEPS
+    shutil.rmtree(tmp_path / f"step_{2 * STEPS:08d}")
+    (tmp_path / "best.json").write_bytes(before)
+    (tmp_path / "best").unlink()
+    (tmp_path / "best").symlink_to(f"step_{STEPS:08d}")
+    assert run(tmp_path, values, 4, keep_checkpoint_max=None)[-1] == STEPS
+    assert scores(tmp_path) == [(STEPS, 0.9)]
 
 
 def test_added_to_a_run_that_had_none(tmp_path: Path) -> None:

@@ -74,6 +74,24 @@ def test_a_new_interpreter_ends_alike(tmp_path: Path, start: Starter) -> None:
     assert steps(folder)[-1] == run.steps()[-1]
 
 
+@pytest.mark.parametrize("name, code", [("SIGTERM", 143), ("SIGINT", 130)])
+def test_signals_change_nothing_on_the_way_out(
+    tmp_path: Path, start: Starter, name: str, code: int
+) -> None:
+    """They come in the script's `finally`, at the end of the script, and in its atexit function."""
+    ask = {"folder": str(tmp_path / "run"), "atexit": True, "slow_exit": 0.4}
+    run = start.new("train", [], [], **ask)
+    run.wait_for("begin 5")
+    for _ in range(9):
+        run.signal(getattr(signal, name))
+        time.sleep(0.1)
+        if not run.is_alive():
+            break
+    assert run.end() == code
+    assert run.words[-2:] == ["finally", "atexit"]
+    assert "second Ctrl-C" not in run.log
+
+
 def test_signals_that_launchers_repeat_change_nothing(
     tmp_path: Path, start: Starter, expected: Dict[str, str]
 ) -> None:

@@ -53,7 +53,7 @@ def test_an_error_while_the_watcher_saves(
         slow={"5": 2.6},  # the watcher begins after 2 s, as long as no save was measured
         fails=5,
         keys=keys,
-        slow_save=[3, 0.7],
+        slow_save=[0.7, 3],
     )
     run.wait_for("forward 5")
     run.signal(signal.SIGTERM)
@@ -89,7 +89,7 @@ def test_a_signal_while_an_error_is_on_its_way_out(
         slow={"5": 0.1},
         fails=5,
         keys={"snapshot_step": 4},
-        slow_save=[4, 0.3],
+        slow_save=[0.3, 4],
     )
     run.wait_for("forward 5")
     until(lambda: "saved step 4" in run.log or run.signal(number) is None, "signalled")

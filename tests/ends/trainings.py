@@ -30,6 +30,7 @@ sys.path[:0] = [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
 
 import numpy as np
 import paddle
+from disks import slow_disk
 from fit.models import BATCH, STEPS, Net, Points, fit, make, seed
 
 import paddle_resume as pr
@@ -167,26 +168,14 @@ def ours(ask: Ask, **more: Any) -> List[Any]:
 # ---------------------------------------------------------------------------- signals
 
 
-def slow_save(step: int, seconds: float) -> None:
-    """Puts a disk under the saves of one step whose every fsync takes its time."""
-    fsync = os.fsync
-
-    def slow(handle: int) -> None:
-        if f".tmp-{step}-" in os.readlink(f"/proc/self/fd/{handle}"):
-            time.sleep(seconds)
-        fsync(handle)
-
-    os.fsync = slow
-
-
 def train(ask: Ask) -> None:
     """Trains; tells how it was left."""
     model = make()
     more = {"extra": {"slow": SlowState(ask["extra"])}} if "extra" in ask else {}
     if ask.get("atexit"):
-        atexit.register(say, "atexit")
+        atexit.register(_at_exit, ask)
     if ask.get("slow_save"):
-        slow_save(*ask["slow_save"])
+        slow_disk(*ask["slow_save"])
     if ask.get("descriptors"):
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -207,8 +196,14 @@ def train(ask: Ask) -> None:
         say(f"left {error.code}")
         raise
     finally:
+        time.sleep(ask.get("slow_exit", 0.0))
         say("finally")
     say(f"digest {digest(model)}")
+
+
+def _at_exit(ask: Ask) -> None:
+    time.sleep(ask.get("slow_exit", 0.0))
+    say("atexit")
 
 
 def keeps_the_stop(ask: Ask) -> None:

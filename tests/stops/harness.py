@@ -235,7 +235,6 @@ class Stopped:
         code: its exit code, negative for a signal.
         elapsed: seconds from the first signal to its end; from its start where there was none.
         signalled_at: the monotonic clock at the first signal.
-        boundary_then: the step of the last batch that had ended when the signal came; 0.
         events: its log.
         text: stdout and stderr.
         newest: step of the newest checkpoint, which is verified; None where there is none.
@@ -246,7 +245,6 @@ class Stopped:
     code: int
     elapsed: float
     signalled_at: float
-    boundary_then: int
     events: List[List[Any]]
     text: str
     newest: Optional[int]
@@ -256,27 +254,16 @@ class Stopped:
     @property
     def batches(self) -> List[List[Any]]:
         """The batches whose end the user's callback has seen."""
-        return batches(self.events)
+        return [event for event in self.events if event[0] == "batch"]
 
     @property
     def last_boundary(self) -> int:
         """The step of the last batch that the user's callback saw end in this attempt; 0."""
-        return last_boundary(self.events)
+        return step_of(self.batches[-1]) if self.batches else 0
 
 
 STEPS = 7
 """Batches of an epoch; see `training.py`."""
-
-
-def batches(events: Sequence[List[Any]]) -> List[List[Any]]:
-    """Returns a log's batches."""
-    return [event for event in events if event[0] == "batch"]
-
-
-def last_boundary(events: Sequence[List[Any]]) -> int:
-    """Returns the global step of a log's last batch; 0 where there is none."""
-    found = batches(events)
-    return step_of(found[-1]) if found else 0
 
 
 def step_of(event: Sequence[Any]) -> int:
@@ -351,28 +338,17 @@ class Round:
             often: how many times, 0.2 s apart.
             within: seconds after which the platform would kill it.
         """
-        run, then, started = self.runs[-1], last_boundary(self._events()), time.monotonic()
+        run, started = self.runs[-1], time.monotonic()
         for count in range(often):
             if count:
                 run.wait(0.2)
             run.signal(number, group)
-        return self.end(within + 20.0, started, within, then)
+        return self.end(within + 20.0, started, within)
 
     def end(
-        self,
-        timeout: float = 60.0,
-        since: Optional[float] = None,
-        within: Optional[float] = None,
-        then: int = 0,
+        self, timeout: float = 60.0, since: Optional[float] = None, within: Optional[float] = None
     ) -> Stopped:
-        """Waits for the end of the training, and reads what it has left.
-
-        Args:
-            timeout: seconds to wait for it.
-            since: the monotonic clock from which its time counts; None for now.
-            within: seconds in which it has to end; None for any.
-            then: see `Stopped.boundary_then`.
-        """
+        """Waits for the end of the training, and reads what it has left."""
         run, started = self.runs[-1], time.monotonic() if since is None else since
         if not run.wait(timeout):
             self.fail(f"not over within {timeout:.0f} s")
@@ -381,22 +357,17 @@ class Round:
             time.sleep(0.02)
         if left(run.pid):
             self.fail(f"processes outlive the training: {left(run.pid)}")
-        found = self._look(run, run.ended_at - started, started, then)
+        found = self._look(run, run.ended_at - started, started)
         self.stopped.append(found)
         if within is not None and found.elapsed >= within:
             self.fail(f"took {found.elapsed:.2f} s to end, of {within} s", Late)
         return found
 
-    def _events(self) -> List[List[Any]]:
-        """Returns the current attempt's log, but for a line that is not whole yet."""
-        log = self.folder / f"log_{len(self.runs) - 1}.jsonl"
-        lines = log.read_text().splitlines(keepends=True) if log.exists() else []
-        return [json.loads(line) for line in lines if line.endswith("\n")]
-
-    def _look(self, run: Run, elapsed: float, started: float, then: int) -> Stopped:
+    def _look(self, run: Run, elapsed: float, started: float) -> Stopped:
         import paddle_resume as pr
 
-        events = self._events()
+        log = self.folder / f"log_{len(self.runs) - 1}.jsonl"
+        events = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
         saved = pr.checkpoints(self.save_dir) if self.save_dir.is_dir() else []
         for checkpoint in saved[-1:]:
             pr.load(checkpoint)  # verifies every byte
@@ -408,8 +379,7 @@ class Round:
                 reasons.setdefault(event["step"], []).extend(event["reasons"])
         steps = [checkpoint.step for checkpoint in saved]
         newest = steps[-1] if steps else None
-        text = run.text()
-        return Stopped(run.code, elapsed, started, then, events, text, newest, steps, reasons)
+        return Stopped(run.code, elapsed, started, events, run.text(), newest, steps, reasons)
 
     def check(self, is_so: bool, what: str) -> None:
         """Fails where something is not so."""

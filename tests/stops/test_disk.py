@@ -137,20 +137,19 @@ def full(bench: Bench, path: Path, signalled: bool) -> Tuple[str, float]:
     from fit.models import disk, fill, listing
 
     name = "full_signal" if signalled else "full_exception"
-    times = Times(grace=4.0, save=0.0, slow=30.0)
-    with disk(path, "size=2m") as folder, bench.round(name, keys=keys(times)) as made:
+    with disk(path, "size=2m") as folder, bench.round(name, keys=keys(FAST)) as made:
         made.save_dir = folder / "run"
-        fault = {"at": ["on_train_batch_begin", 10], "how": "sleep", "seconds": times.slow}
+        fault = {"at": ["on_train_batch_begin", 10], "how": "sleep", "seconds": FAST.slow}
         if not signalled:
             fault = {"at": ["forward", 10], "how": "raise"}
-        made.start(fault=fault, pause={} if signalled else {"forward": 0.2})
+        made.start(fault=fault, pause={} if signalled else {"forward": 0.3})
         made.wait_for(lambda: "saved step 8" in made.runs[-1].text())
         time.sleep(0.1)  # its link
         before = listing(made.save_dir)
         fill(folder / "filler")
         if signalled:
             made.wait_for(made.begun.exists)
-            stopped = made.stop(within=times.grace)
+            stopped = made.stop(within=FAST.grace)
         else:
             stopped = made.end()
             made.check(stopped.text.rstrip().endswith("Boom: at forward"), "another error")

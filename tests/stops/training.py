@@ -29,6 +29,7 @@ with contextlib.suppress(ImportError):
 
 import numpy as np
 import paddle
+from disks import slow_disk
 from exactness.training import Log, final_state
 from paddle import nn
 
@@ -267,19 +268,6 @@ class Average(paddle.callbacks.Callback):
     def on_eval_end(self, logs: Any = None) -> None:
         for name, weight in self.weights().items():
             weight.set_value(self.own[name])
-
-
-def slow_disk(seconds: float, of: Optional[int]) -> None:
-    """Makes each fsync take that long: of every file, or of one step's save."""
-    fsync = os.fsync
-
-    def slow(handle: Any) -> None:
-        path = os.readlink(f"/proc/self/fd/{handle}")
-        if of is None or f"/.tmp-{of}-" in path:
-            time.sleep(seconds)
-        fsync(handle)
-
-    os.fsync = slow
 
 
 def our_callbacks(spec: Mapping[str, Any]) -> List[Any]:
