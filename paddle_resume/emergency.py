@@ -15,6 +15,7 @@ from typing import List, NoReturn, Optional, Protocol
 
 from paddle_resume.boundaries import Outcome
 from paddle_resume.checkpoint.lock import Holder
+from paddle_resume.deaths import UnheardDeaths
 from paddle_resume.exits import Stopped, exit_now, in_notebook
 from paddle_resume.observe.log import human_duration, log
 from paddle_resume.runtime import free_memory
@@ -67,6 +68,7 @@ class Emergency:
         self._writers = writers
         self._watch: Optional[SignalWatch] = None
         self._deaf: Optional[Deaf] = None
+        self._deaths = UnheardDeaths()
         self._is_handed_over = False
         self._started = time.monotonic()
         self._lock = threading.Lock()
@@ -114,6 +116,10 @@ class Emergency:
     def close(self) -> None:
         """Stops watching; a signal that nobody has answered goes to who had it before."""
         watch, self._watch = self._watch, None
+        try:
+            self._deaths.stop()
+        except Exception as error:  # the run is over: it has nothing to tell it any more
+            log.debug("at the end of the run: %s: %s", type(error).__name__, error)
         if watch is None:
             return
         # Launchers send their signal again and again: it changes nothing while this is on its way.
@@ -152,7 +158,9 @@ class Emergency:
         stop = self._stop
         if stop is None:
             return
+        self._deaths.start()  # what ends the run may end its workers one after the other
         self._save_and_leave(stop)
+        self._deaths.stop()
         self._give_back()
 
     def rescue(self, error: BaseException) -> None:
@@ -164,6 +172,7 @@ class Emergency:
         Raises:
             SystemExit: the run was to stop anyway.
         """
+        self._deaths.start()
         try:
             self._rescue(error)
         except Exception as other:

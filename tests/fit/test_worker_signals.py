@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 from typing import Any, Counter, Iterator, List, Mapping, Tuple
@@ -20,8 +21,10 @@ import paddle
 import pytest
 
 from paddle_resume.data.pool import PoolSource
+from paddle_resume.data.worker_signals import end_workers
 
 REPO = Path(__file__).parents[2]
+PATIENCE_S = 120.0
 SOON_S = 20.0  # on a busy machine; what is not to be waited for takes 60 s
 SCRIPT = textwrap.dedent(
     """
@@ -176,10 +179,17 @@ class Run:
             )
 
     def words(self) -> Iterator[str]:
-        """Yields what it says, to its end."""
+        """Yields what it says, to its end; one that does not come is forced, and a failure."""
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            yield line.strip()
+        patience = threading.Timer(PATIENCE_S, self.process.kill)
+        patience.start()
+        try:
+            for line in self.process.stdout:
+                yield line.strip()
+        finally:
+            is_over = not patience.is_alive()
+            patience.cancel()
+        assert not is_over, f"not over within {PATIENCE_S} s: {self.log.read_text()}"
 
     def wait_for(self, word: str) -> None:
         """Reads on to a word."""
@@ -330,6 +340,41 @@ def test_closing_does_not_wait_for_workers(persistent: bool, hurry: bool) -> Non
     source.close(hurry=hurry)
     assert time.monotonic() - began < SOON_S
     assert not any(worker.is_alive() for worker in workers)
+
+
+def test_workers_that_die_while_they_are_ended_raise_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Paddle's handler would raise within a queue's lock, and the exit wait for that for ever."""
+    heard: List[int] = []
+    loader = paddle.io.DataLoader(Slow(), batch_size=2, num_workers=2)
+    others = set(multiprocessing.active_children())
+    iterator = iter(loader)
+    next(iterator)
+    workers = set(multiprocessing.active_children()) - others
+    of_paddle = signal.getsignal(signal.SIGCHLD)
+    end = iterator._try_shutdown_all
+
+    def killed_meanwhile(timeout: float) -> None:
+        for worker in workers:
+            worker.kill()
+            worker.join()
+        time.sleep(0.05)
+        end(timeout)
+
+    monkeypatch.setattr(iterator, "_try_shutdown_all", killed_meanwhile)
+
+    def of_the_scripts(number: int, frame: Any) -> None:
+        heard.append(number)
+        of_paddle(number, frame)
+
+    before = signal.signal(signal.SIGCHLD, of_the_scripts)
+    try:
+        end_workers(iterator)
+        assert heard, "the script hears of its children's ends"
+        assert signal.getsignal(signal.SIGCHLD) is of_the_scripts
+    finally:
+        signal.signal(signal.SIGCHLD, before)
 
 
 def test_a_start_that_fails_half_way_does_not_keep_the_process(start: Any) -> None:
