@@ -1,7 +1,8 @@
-"""The ends of child processes, kept from whom they would interrupt.
+"""The ends of child processes, which interrupt the main thread once and no more.
 
-Paddle's handler of SIGCHLD raises a SystemError wherever the main thread is, once for each worker
-that was killed: within a save, or within a queue's lock, which then stays taken.
+Paddle's handler of SIGCHLD raises a SystemError wherever the main thread is, for each worker that
+was killed anew: within what answers the first of them, or within a queue's lock, which then stays
+taken for ever.
 """
 
 from __future__ import annotations
@@ -9,23 +10,27 @@ from __future__ import annotations
 import signal
 import threading
 from types import FrameType
-from typing import Any, List, Optional
+from typing import Any, Optional
 
-__all__ = ["UnheardDeaths"]
+__all__ = ["Deaths"]
 
 
-class UnheardDeaths:
-    """Keeps the handler of SIGCHLD away, from `start` to `stop`; off the main thread, nothing.
+class Deaths:
+    """Stands before the handler of SIGCHLD that it finds, from `arm` to `release`.
+
+    Once that has raised, it hears of no other death before `listen`. Only in the main thread;
+    elsewhere it does nothing, for no handler is called there.
 
     Example:
         >>> heard = []
         >>> before = signal.signal(signal.SIGCHLD, lambda number, frame: heard.append(number))
-        >>> deaths = UnheardDeaths()
-        >>> deaths.start()
+        >>> deaths = Deaths()
+        >>> deaths.arm()
+        >>> deaths.hush()
         >>> signal.raise_signal(signal.SIGCHLD)
         >>> heard
         []
-        >>> deaths.stop()
+        >>> deaths.release()
         >>> heard == [signal.SIGCHLD]
         True
         >>> _ = signal.signal(signal.SIGCHLD, before)
@@ -33,35 +38,51 @@ class UnheardDeaths:
 
     def __init__(self) -> None:
         self._before: Any = None
-        self._is_on = False
-        self._came: List[int] = []
+        self._is_hushed = False
+        self._has_missed = False
 
-    def start(self) -> None:
-        """Takes the handler away, whatever that raises meanwhile; may be called twice."""
-        if self._is_on or threading.current_thread() is not threading.main_thread():
-            return
-        while not self._is_on:
-            try:
-                self._before = signal.getsignal(signal.SIGCHLD)
-                signal.signal(signal.SIGCHLD, self._note)
-                self._is_on = True
-            except Exception:  # of the handler: one more has died, and it is not away yet
-                continue
+    def arm(self) -> None:
+        """Takes its place, again where another handler has come in front of it."""
+        found = signal.getsignal(signal.SIGCHLD)
+        if found != self._on_death and callable(found) and _is_main():
+            self._before = found
+            signal.signal(signal.SIGCHLD, self._on_death)
 
-    def stop(self) -> None:
-        """Puts the handler back; it hears once if there was something to hear.
+    def hush(self) -> None:
+        """From here on the handler hears of no death."""
+        self._is_hushed = True
+
+    def listen(self) -> None:
+        """From here on it hears of them again; at once, where there was one meanwhile.
 
         Raises:
-            Exception: what that handler raises.
+            Exception: what the handler raises.
         """
-        if not self._is_on or threading.current_thread() is not threading.main_thread():
-            return
-        self._is_on = False
-        if signal.getsignal(signal.SIGCHLD) != self._note:
-            return  # somebody else's by now
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL if self._before is None else self._before)
-        if self._came:
+        self._is_hushed = False
+        missed, self._has_missed = self._has_missed, False
+        if missed and _is_main():
             signal.raise_signal(signal.SIGCHLD)
 
-    def _note(self, number: int, frame: Optional[FrameType]) -> None:
-        self._came.append(number)
+    def release(self) -> None:
+        """Gives the place back, and has the handler hear of what it missed.
+
+        Raises:
+            Exception: what the handler raises.
+        """
+        if _is_main() and signal.getsignal(signal.SIGCHLD) == self._on_death:
+            signal.signal(signal.SIGCHLD, self._before)
+        self.listen()
+
+    def _on_death(self, number: int, frame: Optional[FrameType]) -> None:
+        if self._is_hushed:
+            self._has_missed = True
+            return
+        try:
+            self._before(number, frame)
+        except BaseException:
+            self._is_hushed = True
+            raise
+
+
+def _is_main() -> bool:
+    return threading.current_thread() is threading.main_thread()

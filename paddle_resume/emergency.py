@@ -15,7 +15,7 @@ from typing import List, NoReturn, Optional, Protocol
 
 from paddle_resume.boundaries import Outcome
 from paddle_resume.checkpoint.lock import Holder
-from paddle_resume.deaths import UnheardDeaths
+from paddle_resume.deaths import Deaths
 from paddle_resume.exits import Stopped, exit_now, in_notebook
 from paddle_resume.observe.log import human_duration, log
 from paddle_resume.runtime import free_memory
@@ -68,7 +68,7 @@ class Emergency:
         self._writers = writers
         self._watch: Optional[SignalWatch] = None
         self._deaf: Optional[Deaf] = None
-        self._deaths = UnheardDeaths()
+        self._deaths = Deaths()
         self._is_handed_over = False
         self._started = time.monotonic()
         self._lock = threading.Lock()
@@ -117,7 +117,7 @@ class Emergency:
         """Stops watching; a signal that nobody has answered goes to who had it before."""
         watch, self._watch = self._watch, None
         try:
-            self._deaths.stop()
+            self._deaths.release()
         except Exception as error:  # the run is over: it has nothing to tell it any more
             log.debug("at the end of the run: %s: %s", type(error).__name__, error)
         if watch is None:
@@ -156,12 +156,12 @@ class Emergency:
         elif self._stop is None:
             self._stop_in_time()
         stop = self._stop
-        if stop is None:
-            return
-        self._deaths.start()  # what ends the run may end its workers one after the other
-        self._save_and_leave(stop)
-        self._deaths.stop()
-        self._give_back()
+        if stop is not None:
+            self._deaths.hush()  # what ends the run may end its workers one after the other
+            self._save_and_leave(stop)
+            self._give_back()
+        self._deaths.arm()  # not before the training: Paddle's handler comes with its first workers
+        self._deaths.listen()
 
     def rescue(self, error: BaseException) -> None:
         """Saves the last point before an error goes on its way, which nothing here replaces.
@@ -172,7 +172,7 @@ class Emergency:
         Raises:
             SystemExit: the run was to stop anyway.
         """
-        self._deaths.start()
+        self._deaths.hush()
         try:
             self._rescue(error)
         except Exception as other:

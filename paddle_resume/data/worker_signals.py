@@ -15,7 +15,7 @@ import weakref
 from multiprocessing.util import Finalize
 from typing import Any, Iterable, Iterator
 
-from paddle_resume.deaths import UnheardDeaths
+from paddle_resume.deaths import Deaths
 from paddle_resume.runtime import require_paddle
 
 __all__ = ["deafen", "end_workers", "iterator_of"]
@@ -72,8 +72,9 @@ def end_workers(iterator: Any, hurry: bool = False) -> None:
     if not isinstance(iterator, _pool()):
         return
     iterator.__dict__.setdefault("_shutdown", False)  # Paddle 2.6 sets it last
-    deaths = UnheardDeaths()
-    deaths.start()
+    deaths = Deaths()
+    deaths.hush()
+    deaths.arm()
     try:
         iterator._try_shutdown_all(0)  # tells them, waits for none, and ends Paddle's watch
     finally:
@@ -84,7 +85,7 @@ def end_workers(iterator: Any, hurry: bool = False) -> None:
             worker.kill()
         for worker in iterator._workers:
             worker.join()
-        deaths.stop()
+        deaths.release()
 
 
 def _end_at_exit(reference: "weakref.ref[Any]") -> None:
