@@ -9,7 +9,7 @@ from typing import Any, List, Mapping, Optional, Sequence
 
 from paddle_resume.errors import ConfigError
 
-__all__ = ["check_monitor", "direction_of", "value_of"]
+__all__ = ["check_monitor", "contradicts", "direction_of", "value_of"]
 
 _MORE_IS_BETTER = frozenset(
     "acc accuracy auc f1 precision recall map iou miou dice hmean kappa bleu rouge psnr ssim "
@@ -52,6 +52,23 @@ def direction_of(monitor: str) -> str:
     else:
         why = "the name does not say whether more or less of it is better"
     raise ConfigError(f'monitor={monitor!r}, mode="auto": {why}. Give mode="min" or mode="max"')
+
+
+def contradicts(monitor: str, mode: str) -> bool:
+    """Whether a metric's name says the opposite of what was asked for.
+
+    Args:
+        monitor: the name.
+        mode: `"min"`, `"max"` or `"auto"`.
+
+    Example:
+        >>> contradicts("acc", "min"), contradicts("acc", "auto"), contradicts("speed", "min")
+        (True, False, False)
+    """
+    try:
+        return mode != "auto" and direction_of(monitor) != mode
+    except ConfigError:
+        return False  # it says nothing
 
 
 def _tokens(name: str) -> List[str]:

@@ -87,6 +87,12 @@ def start(
         own = lineage.descendants(wanted.text, entries) if policy.goes_on else []
         found = search.first_good(own)
         goes_on = found is not None
+        if goes_on:
+            log.info(
+                "resume_from=%r has been followed by this run's first start: it goes on from its "
+                "own newest checkpoint",
+                wanted.text,
+            )
         if found is None and wanted.kind == "never" and policy.goes_on:
             if own or store.has_saved_since(wanted.text):
                 search.refuse_if_not_new()

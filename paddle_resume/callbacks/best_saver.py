@@ -6,6 +6,8 @@ from typing import Any, Mapping, Optional, Union
 
 from paddle_resume.best import BestPolicy
 from paddle_resume.callbacks.base import ResumeCallback, SaveDir
+from paddle_resume.monitor import contradicts
+from paddle_resume.observe.log import log
 
 __all__ = ["BestSaver"]
 
@@ -52,4 +54,11 @@ class BestSaver(ResumeCallback):
     ) -> None:
         super().__init__(save_dir, extra)
         self.policy = BestPolicy(monitor, mode, min_delta, keep_best_max)
+        if contradicts(monitor, mode):
+            log.warning(
+                "BestSaver keeps the %s of monitor=%r, whose name says the opposite; "
+                'mode="auto" would go by the name',
+                "lowest" if mode == "min" else "highest",
+                monitor,
+            )
         self.needs_evaluation = False  # set by resume_callbacks, which does not know the fit

@@ -273,6 +273,16 @@ def test_weights_changed_at_the_end_are_changed_once(tmp_path: Path) -> None:
     assert once() == once()
 
 
+def test_a_start_says_that_resume_from_has_been_followed(tmp_path: Path, caplog: Any) -> None:
+    keys = {"resume_from": "never", "snapshot_step": 1}
+    with pytest.raises(StopAt.Crash), caplog.at_level("INFO", "paddle_resume"):
+        fit(make(), [StopAt(2), *pr.resume_callbacks(tmp_path, **keys)])
+    assert "has been followed" not in caplog.text
+    with pytest.raises(StopAt.Crash), caplog.at_level("INFO", "paddle_resume"):
+        fit(make(), [StopAt(3), *pr.resume_callbacks(tmp_path, **keys)])
+    assert "resume_from='never' has been followed by this run's first start" in caplog.text
+
+
 def test_never_does_not_start_from_nothing_twice(tmp_path: Path) -> None:
     keys = {"resume_from": "never", "snapshot_step": 1, "keep_checkpoint_max": 1}
     with pytest.raises(StopAt.Crash):

@@ -6,6 +6,7 @@ import json
 import logging
 import math
 from fractions import Fraction
+from pathlib import Path
 from typing import Any, List, Set, Tuple
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import paddle_resume as pr
 from paddle_resume.best import (
     Best,
     BestPolicy,
@@ -393,6 +395,18 @@ def test_the_same_metric_goes_on_without_a_word(caplog: pytest.LogCaptureFixture
     new.restore(old.capture())
     assert new.best == Best((Score(5, 0.5),))
     assert not caplog.records
+
+
+def test_a_mode_that_contradicts_the_name_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "paddle_resume"):
+        pr.BestSaver(tmp_path, "acc", "max")
+        pr.BestSaver(tmp_path, "tokens_per_s", "min")
+        assert not caplog.records
+        pr.BestSaver(tmp_path, "acc", "min")
+    (record,) = caplog.records
+    assert "the lowest of monitor='acc', whose name says the opposite" in record.getMessage()
 
 
 def test_a_best_without_a_checkpoint_bars_nothing() -> None:
