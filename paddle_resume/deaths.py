@@ -38,6 +38,7 @@ class Deaths:
 
     def __init__(self) -> None:
         self._before: Any = None
+        self._is_armed = False
         self._is_hushed = False
         self._has_missed = False
 
@@ -46,6 +47,7 @@ class Deaths:
         found = signal.getsignal(signal.SIGCHLD)
         if found != self._on_death and callable(found) and _is_main():
             self._before = found
+            self._is_armed = True
             signal.signal(signal.SIGCHLD, self._on_death)
 
     def hush(self) -> None:
@@ -69,6 +71,7 @@ class Deaths:
         Raises:
             Exception: what the handler raises.
         """
+        self._is_armed = False  # where another handler is in front, it only passes deaths on
         if _is_main() and signal.getsignal(signal.SIGCHLD) == self._on_death:
             signal.signal(signal.SIGCHLD, self._before)
         self.listen()
@@ -80,7 +83,7 @@ class Deaths:
         try:
             self._before(number, frame)
         except BaseException:
-            self._is_hushed = True
+            self._is_hushed = self._is_armed
             raise
 
 
