@@ -215,6 +215,7 @@ class Manifest:
         files: file name to (size in bytes, xxh3-128 in hex).
         world_size: number of processes that wrote it.
         versions: of paddle_resume, paddle, numpy and python.
+        sha256: file name to SHA-256 in hex; empty where it is not signed.
     """
 
     format: int
@@ -227,6 +228,7 @@ class Manifest:
     files: Mapping[str, Tuple[int, str]]
     world_size: int
     versions: Mapping[str, str]
+    sha256: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,15 @@ import errno
 from pathlib import Path
 
 from paddle_resume.errors import CheckpointError
+from paddle_resume.regular import NotRegular
 
 __all__ = ["NewerFormat", "NotDamaged", "Unreadable", "unreadable"]
 
 # The file itself is gone or broken; anything else (permission, too many open files, a network
 # file system that is away) may be over at the next start.
-_OF_THE_FILE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EIO))
+_OF_THE_FILE = frozenset(
+    (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EIO, errno.EFBIG)
+)
 
 
 class NotDamaged(CheckpointError):
@@ -38,5 +41,6 @@ def unreadable(path: Path, error: OSError) -> CheckpointError:
         >>> type(unreadable(Path("a"), OSError(errno.EMFILE, "Too many open files"))).__name__
         'Unreadable'
     """
-    kind = CheckpointError if error.errno in _OF_THE_FILE else Unreadable
+    of_the_file = isinstance(error, NotRegular) or error.errno in _OF_THE_FILE
+    kind = CheckpointError if of_the_file else Unreadable
     return kind(f"{path} cannot be read: {error.strerror or error}")

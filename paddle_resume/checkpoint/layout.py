@@ -8,6 +8,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
+from paddle_resume.checkpoint.faults import NewerFormat
 from paddle_resume.errors import CheckpointError
 from paddle_resume.types import (
     EPOCH_END,
@@ -43,6 +44,7 @@ _FOLDER = re.compile(r"step_([0-9]{8,})")
 _NUMBERS = ("epoch", "batch", "step")
 # What plain paddle.load can turn into a tensor; one array of another dtype, such as uint32, and it
 # could not open the file. Those are stored as bytes, their dtype and shape in state.json.
+_STORED_DTYPE = re.compile(r"[<>|][iufcSU][0-9]{1,9}")
 _PADDLE_DTYPES = ("b1", "f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "c8", "c16")
 
 
@@ -186,8 +188,14 @@ def join(files: Mapping[str, Mapping[str, Any]]) -> TrainingState:
     if STATE_FILE not in files:
         raise CheckpointError(f"{STATE_FILE} is missing, without it the state cannot be told")
     found = files[STATE_FILE]
-    if found.get("format") != FORMAT:
-        raise CheckpointError(f"{STATE_FILE} has format {found.get('format')!r}, not {FORMAT}")
+    number = found.get("format")
+    if type(number) is int and number > FORMAT:
+        raise NewerFormat(
+            f"{STATE_FILE} was written by a newer paddle_resume (format {number}, this one reads "
+            f"up to {FORMAT}): upgrade paddle_resume to use this checkpoint"
+        )
+    if type(number) is not int or number < 1:
+        raise CheckpointError(f"{STATE_FILE} has format {number!r:.60}, not {FORMAT}")
     values: Mapping[str, Any] = _typed(found, "parts", dict)
     tensors: Mapping[str, Any] = _typed(found, "tensors", dict)
     if set(values) != set(tensors):
@@ -266,6 +274,8 @@ def _restore_dtypes(part: str, tensors: Dict[str, Any], as_bytes: Mapping[str, A
     for key, stored in as_bytes.items():
         try:
             dtype, shape = stored
+            if not _STORED_DTYPE.fullmatch(dtype):
+                raise ValueError(dtype)
             tensors[key] = tensors[key].view(np.dtype(dtype)).reshape(shape)
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(

@@ -10,6 +10,7 @@ from typing import Optional, Tuple
 from paddle_resume.checkpoint.layout import parse_folder_name
 from paddle_resume.checkpoint.writer import fsync_folder, replace_file, temp_name
 from paddle_resume.observe.log import log
+from paddle_resume.regular import read_regular
 
 __all__ = ["LINKS", "follow", "places", "point"]
 
@@ -64,9 +65,13 @@ def follow(save_dir: Path, name: str) -> Optional[Path]:
     """
     place, text = places(save_dir, name)
     try:
-        found = os.readlink(place) if place.is_symlink() else text.read_text().strip()
+        found = os.readlink(place) if place.is_symlink() else _name_in(text)
     except (OSError, ValueError):
         return None
-    path = save_dir / found
+    path = save_dir / found  # a plain name: it leads nowhere else
     is_ours = parse_folder_name(found) is not None
     return path if is_ours and path.is_dir() and not path.is_symlink() else None
+
+
+def _name_in(text: Path) -> str:
+    return read_regular(text, 4096).decode("utf-8").strip()

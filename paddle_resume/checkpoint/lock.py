@@ -119,7 +119,8 @@ class Lock:
 
 def _take(path: Path, owner: Dict[str, Any]) -> int:
     try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW  # it is truncated below
+        handle = os.open(path, flags, 0o666)
     except OSError as error:
         raise ConfigError(f"{path} cannot be opened: {error.strerror}") from error
     import fcntl  # not on Windows, which is refused with its reason elsewhere

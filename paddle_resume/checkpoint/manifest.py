@@ -3,60 +3,83 @@
 from __future__ import annotations
 
 import json
-import os
+import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Dict, Mapping, NoReturn, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, NoReturn, Optional, Tuple
 
 import xxhash
 
+from paddle_resume.checkpoint import signing
 from paddle_resume.checkpoint.faults import NewerFormat, unreadable
 from paddle_resume.checkpoint.layout import FORMAT, is_plain_name, parse_folder_name, parse_position
 from paddle_resume.errors import CheckpointError
+from paddle_resume.regular import read_regular
 from paddle_resume.types import Manifest, Origin
 
 __all__ = ["MANIFEST_FILE", "dump_json", "dumps", "loads", "parse_json", "read"]
 
 MANIFEST_FILE = "manifest.json"
 _CHECKSUM = "checksum"
+_SIGNATURE = "signature"
+_SHA256 = "sha256"
+_LARGEST = 64 << 20  # bytes: a hundred times that of a run on thousands of processes
 
 
-def dumps(manifest: Manifest) -> bytes:
+def dumps(manifest: Manifest, key: Optional[bytes] = None) -> bytes:
     """Writes a manifest as JSON with a checksum over it.
 
     Args:
-        manifest: its files are filled in.
+        manifest: its files are filled in; for a signed one their SHA-256 too.
+        key: that signs it; None for no signature.
 
     Returns:
         What manifest.json holds.
     """
     found = asdict(manifest)
+    secure = found.pop(_SHA256)
     found["files"] = {
-        name: {"size": size, "xxh3": digest} for name, (size, digest) in manifest.files.items()
+        name: {"size": size, "xxh3": digest, **({_SHA256: secure[name]} if key else {})}
+        for name, (size, digest) in manifest.files.items()
     }
+    if key is not None:
+        found[_SIGNATURE] = signing.sign(_one_form(found), key)
     found[_CHECKSUM] = _checksum(found)
     return dump_json(found, MANIFEST_FILE)
 
 
-def loads(data: bytes) -> Manifest:
+def loads(data: bytes, key: Optional[bytes] = None) -> Manifest:
     """Reads what `dumps` wrote.
 
     Args:
         data: the bytes of a manifest.json.
+        key: that must have signed it; None where signatures do not matter.
 
     Returns:
         The manifest.
 
     Raises:
-        CheckpointError: it is damaged, or of a newer format.
+        CheckpointError: it is damaged, of a newer format, or not signed with the key.
     """
-    found = parse_json(data, MANIFEST_FILE)
-    _check_format(found.get("format"))
-    if found.pop(_CHECKSUM, None) != _checksum(found):
+    try:
+        return _loads(parse_json(data, MANIFEST_FILE), key)
+    except RecursionError as error:
+        raise CheckpointError(f"{MANIFEST_FILE} is damaged: it is nested too deeply") from error
+
+
+def _loads(found: Dict[str, Any], key: Optional[bytes]) -> Manifest:
+    checksum = found.pop(_CHECKSUM, None)
+    _check_format(found, checksum)
+    if checksum != _checksum(found):
         _refuse("its own checksum does not fit its content")
-    wanted = set(Manifest.__dataclass_fields__)
+    signature = found.pop(_SIGNATURE, None)
+    if key is not None:
+        signing.verify(_one_form(found), signature, key)
+    wanted = set(Manifest.__dataclass_fields__) - {_SHA256}
     if set(found) != wanted:
         _refuse(f"its keys differ in {', '.join(sorted(set(found) ^ wanted))}")
+    files = _typed(found, "files", dict)
+    digests = ("xxh3", _SHA256) if signature is not None else ("xxh3",)
     return Manifest(
         format=FORMAT,
         run_id=_text(found, "run_id"),
@@ -65,39 +88,46 @@ def loads(data: bytes) -> Manifest:
         position=parse_position(found["position"]),
         reasons=tuple(_text_of(item, "reasons") for item in _typed(found, "reasons", list)),
         created=_text(found, "created"),
-        files=_files(_typed(found, "files", dict)),
+        files={
+            name: (_whole(entry["size"], name), entry["xxh3"])
+            for name, entry in _entries(files, digests)
+        },
         world_size=_whole(found["world_size"], "world_size"),
         versions={
             name: _text_of(version, "versions")
             for name, version in _typed(found, "versions", dict).items()
         },
+        sha256={
+            name: entry[_SHA256]
+            for name, entry in _entries(files, digests)
+            if signature is not None
+        },
     )
 
 
-def read(folder: Path) -> Manifest:
+def read(folder: Path, key: Optional[bytes] = None) -> Manifest:
     """Reads the manifest of a checkpoint.
 
     Args:
         folder: the checkpoint.
+        key: see `loads`.
 
     Returns:
         Its manifest.
 
     Raises:
-        CheckpointError: it is missing or damaged, of a newer format, or of another step than the
-            folder's name says.
+        CheckpointError: it is missing or damaged, of a newer format, not signed with the key, or
+            of another step than the folder's name says.
     """
     path = folder / MANIFEST_FILE
     try:
-        # O_NONBLOCK: a FIFO in its place must not hold the start for ever.
-        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-            data = file.read()
+        data = read_regular(path, _LARGEST)
     except FileNotFoundError as error:
         raise CheckpointError(f"{path} is missing: the checkpoint is not complete") from error
     except OSError as error:
         raise unreadable(path, error) from error
     try:
-        manifest = loads(data)
+        manifest = loads(data, key)
     except CheckpointError as error:
         raise type(error)(f"{path}: {error}") from error
     step = parse_folder_name(folder.name)
@@ -143,14 +173,19 @@ def parse_json(data: bytes, name: str) -> Dict[str, Any]:
         The object.
 
     Raises:
-        CheckpointError: it is not a JSON object.
+        CheckpointError: it is not a JSON object, or says something twice.
 
     Example:
         >>> parse_json(b'{"step": 5}', "finished.json")
         {'step': 5}
     """
     try:
-        found = json.loads(data.decode("utf-8"), parse_constant=_refuse_constant)
+        found = json.loads(
+            data.decode("utf-8"),
+            parse_constant=_refuse_constant,
+            parse_float=_finite,
+            object_pairs_hook=_once_each,
+        )
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{name} is damaged: not JSON ({error})") from error
     if not isinstance(found, dict):
@@ -182,19 +217,50 @@ def _refuse_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is not JSON")
 
 
-def _checksum(found: Mapping[str, Any]) -> str:
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text:.40} is no number that a computer holds")
+    return number
+
+
+def _once_each(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        # Other programs take the first, or all: what one has checked another would not load.
+        for key, _ in pairs:
+            if key not in found:
+                raise ValueError(f"the key {key!r:.60} stands there twice")
+            del found[key]
+    return found
+
+
+def _one_form(found: Mapping[str, Any]) -> bytes:
+    """One text for one content, whatever the white space and the order of keys."""
     text = json.dumps(found, sort_keys=True, allow_nan=False, separators=(",", ":"))
-    return xxhash.xxh3_128_hexdigest(text.encode())
+    return text.encode()
 
 
-def _check_format(found: Any) -> None:
-    if type(found) is not int or found < 1:
-        _refuse(f"its format is {found!r}; {FORMAT} expected")
-    if found > FORMAT:
+def _checksum(found: Mapping[str, Any]) -> str:
+    return xxhash.xxh3_128_hexdigest(_one_form(found))
+
+
+def _check_format(found: Mapping[str, Any], checksum: Any) -> None:
+    number = found.get("format")
+    if type(number) is not int or number < 1:
+        _refuse(f"its format is {number!r:.60}; {FORMAT} expected")
+    if number > FORMAT:
+        # A flipped bit in that one digit must not look like a newer paddle_resume's.
+        if _is_one_bit_off(number) and checksum == _checksum({**found, "format": FORMAT}):
+            _refuse(f"its format is {number}, and {FORMAT} was written")
         raise NewerFormat(
-            f"it was written by a newer paddle_resume (format {found}, this one reads up to "
+            f"it was written by a newer paddle_resume (format {number}, this one reads up to "
             f"{FORMAT}): upgrade paddle_resume to use this checkpoint"
         )
+
+
+def _is_one_bit_off(number: int) -> bool:
+    return number < 10 and bin(ord(str(number)) ^ ord(str(FORMAT))).count("1") == 1
 
 
 def _refuse(why: str) -> NoReturn:
@@ -243,12 +309,14 @@ def _origin(value: Any) -> Optional[Origin]:
     )
 
 
-def _files(found: Mapping[str, Any]) -> Dict[str, Tuple[int, str]]:
-    files = {}
-    for name, entry in found.items():
+def _entries(
+    files: Mapping[str, Any], digests: Tuple[str, ...]
+) -> Iterator[Tuple[str, Mapping[str, Any]]]:
+    for name, entry in files.items():
         if not is_plain_name(name) or name == MANIFEST_FILE:
             _refuse(f"{name!r:.60} is not the name of a file in the checkpoint's folder")
-        if not isinstance(entry, dict) or set(entry) != {"size", "xxh3"}:
-            _refuse(f"{name} has {entry!r:.60}; size and xxh3 expected")
-        files[name] = (_whole(entry["size"], name), _text_of(entry["xxh3"], name))
-    return files
+        if not isinstance(entry, dict) or set(entry) != {"size", *digests}:
+            _refuse(f"{name} has {entry!r:.60}; size and {' and '.join(digests)} expected")
+        for digest in digests:
+            _text_of(entry[digest], name)
+        yield name, entry

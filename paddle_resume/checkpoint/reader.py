@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-import stat
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
-from typing import Any, BinaryIO, Callable, Dict, Iterator, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 import numpy as np
 import xxhash
 
 from paddle_resume.checkpoint import layout, pickles
-from paddle_resume.checkpoint.faults import unreadable
+from paddle_resume.checkpoint.faults import Unreadable, unreadable
 from paddle_resume.checkpoint.manifest import MANIFEST_FILE, parse_json
 from paddle_resume.checkpoint.manifest import read as read_manifest
 from paddle_resume.errors import CheckpointError, ConfigError
+from paddle_resume.regular import NotRegular, look, open_regular
 from paddle_resume.types import Manifest, TrainingState
 
 __all__ = ["LEVELS", "Progress", "load", "read_values", "verify"]
@@ -29,13 +31,19 @@ Progress = Callable[[int, int], None]
 _CHUNK = 4 << 20
 
 
-def verify(folder: Path, level: str = "full", progress: Optional[Progress] = None) -> Manifest:
+def verify(
+    folder: Path,
+    level: str = "full",
+    progress: Optional[Progress] = None,
+    key: Optional[bytes] = None,
+) -> Manifest:
     """Tells whether a checkpoint is what was written.
 
     Args:
         folder: the checkpoint.
         level: one of `LEVELS`.
         progress: called as the bytes are read.
+        key: that must have signed it; with one, every byte is read at every level.
 
     Returns:
         Its manifest.
@@ -43,22 +51,25 @@ def verify(folder: Path, level: str = "full", progress: Optional[Progress] = Non
     Raises:
         CheckpointError: the first fault found: which file, what was expected, what was found.
     """
-    manifest = _look(folder, level)
-    if level == "full":
+    manifest = _look(folder, level, key)
+    if level == "full" or key is not None:
         meter = _Meter(manifest, progress)
         buffer = memoryview(bytearray(_CHUNK))
-        for name, (size, digest) in manifest.files.items():
+        for name, (size, _) in manifest.files.items():
+            hashes = _Hashes(manifest, name, key)
             with _opened(folder / name, size) as file:
-                hashed = xxhash.xxh3_128()
-                for count in iter(lambda: file.readinto(buffer), 0):  # type: ignore[attr-defined]
-                    hashed.update(buffer[:count])
+                for count in iter(lambda: file.readinto(buffer), 0):
+                    hashes.update(buffer[:count])
                     meter.add(count)
-            _compare(folder / name, hashed, digest)
+            hashes.compare(folder / name)
     return manifest
 
 
 def load(
-    folder: Path, level: str = "full", progress: Optional[Progress] = None
+    folder: Path,
+    level: str = "full",
+    progress: Optional[Progress] = None,
+    key: Optional[bytes] = None,
 ) -> Tuple[Manifest, TrainingState]:
     """Verifies and reads a checkpoint, each byte once.
 
@@ -66,6 +77,7 @@ def load(
         folder: the checkpoint.
         level: one of `LEVELS`.
         progress: called as the bytes are read.
+        key: see `verify`.
 
     Returns:
         Its manifest and the state it holds.
@@ -73,20 +85,23 @@ def load(
     Raises:
         CheckpointError: a fault was found, or its files do not fit together.
     """
-    manifest = _look(folder, level)
+    manifest = _look(folder, level, key)
     meter = _Meter(manifest, progress)
     contents: Dict[str, Mapping[str, Any]] = {}
-    for name, (size, digest) in manifest.files.items():
+    for name, (size, _) in manifest.files.items():
         path = folder / name
-        with _opened(path, None if level == "none" else size) as file:
-            data, hashed = _read(file, level == "full", meter)
-        if hashed is not None:
-            _compare(path, hashed, digest)
-        contents[name] = _parse(path, data)
+        hashes = _Hashes(manifest, name, key) if level == "full" or key is not None else None
+        with _opened(path, None if hashes is None and level == "none" else size) as file:
+            data = _read(file, hashes, meter)
+            if hashes is not None:
+                hashes.compare(path)
+            contents[name] = _parse(path, data)
     try:
         state = layout.join(contents)
     except CheckpointError as error:
-        raise CheckpointError(f"{folder}: {error}") from error
+        raise type(error)(f"{folder}: {error}") from error
+    except RecursionError as error:
+        raise CheckpointError(f"{folder}: its values are nested too deeply") from error
     if state.position != manifest.position:
         raise CheckpointError(
             f"{folder}: its {layout.STATE_FILE} is of step {state.position.step}, its manifest of "
@@ -95,11 +110,12 @@ def load(
     return manifest, state
 
 
-def read_values(folder: Path) -> Mapping[str, Mapping[str, Any]]:
+def read_values(folder: Path, key: Optional[bytes] = None) -> Mapping[str, Mapping[str, Any]]:
     """Reads what state.json holds of each part, and no tensor.
 
     Args:
         folder: the checkpoint.
+        key: see `verify`.
 
     Returns:
         Part name to its values.
@@ -107,15 +123,40 @@ def read_values(folder: Path) -> Mapping[str, Mapping[str, Any]]:
     Raises:
         CheckpointError: the file is damaged.
     """
-    size, digest = read_manifest(folder).files.get(layout.STATE_FILE, (0, ""))
+    manifest = read_manifest(folder, key)
     path = folder / layout.STATE_FILE
-    with _opened(path, size) as file:
-        data = file.read()
-    _compare(path, xxhash.xxh3_128(data), digest)
-    parts = _parse(path, memoryview(data)).get("parts")
+    if path.name not in manifest.files:
+        raise CheckpointError(f"{path} is not in the manifest")
+    hashes = _Hashes(manifest, path.name, key)
+    with _opened(path, manifest.files[path.name][0]) as file:
+        data = _read(file, hashes, _Meter(manifest, None))
+        hashes.compare(path)
+        parts = _parse(path, data).get("parts")
     if not isinstance(parts, dict) or not all(isinstance(part, dict) for part in parts.values()):
         raise CheckpointError(f"{path} has no parts")
     return parts
+
+
+class _Hashes:
+    """What the bytes of a file must hash to; with a key also what nobody can forge."""
+
+    def __init__(self, manifest: Manifest, name: str, key: Optional[bytes]) -> None:
+        self._pairs: List[Tuple[Any, str]] = [(xxhash.xxh3_128(), manifest.files[name][1])]
+        if key is not None:
+            self._pairs.append((hashlib.sha256(), manifest.sha256[name]))
+
+    def update(self, data: memoryview) -> None:
+        for hashed, _ in self._pairs:
+            hashed.update(data)
+
+    def compare(self, path: Path) -> None:
+        for hashed, expected in self._pairs:
+            found = hashed.hexdigest()
+            if found != expected:
+                raise CheckpointError(
+                    f"{path} is damaged: its content has the checksum {found}; {expected:.64} "
+                    f"was written"
+                )
 
 
 class _Meter:
@@ -135,14 +176,14 @@ class _Meter:
                 self._progress = None
 
 
-def _look(folder: Path, level: str) -> Manifest:
+def _look(folder: Path, level: str, key: Optional[bytes]) -> Manifest:
     """Checks everything that needs no reading of contents."""
     if level not in LEVELS:
         raise ConfigError(f"verify={level!r}: one of {', '.join(map(repr, LEVELS))} expected")
     if not folder.is_dir():
         raise CheckpointError(f"{folder} is not a folder: there is no checkpoint")
-    manifest = read_manifest(folder)
-    if level == "none":
+    manifest = read_manifest(folder, key)
+    if level == "none" and key is None:
         return manifest
     try:
         present = {name for name in os.listdir(folder) if not name.startswith(".")}
@@ -161,51 +202,44 @@ def _look(folder: Path, level: str) -> Manifest:
 
 def _check(path: Path, size: Optional[int]) -> None:
     try:
-        found = path.lstat()
+        found = look(path)
     except FileNotFoundError as error:
         raise CheckpointError(f"{path} is missing") from error
+    except NotRegular as error:
+        raise CheckpointError(f"{path} is {error.strerror}; refused") from error
     except OSError as error:
         raise unreadable(path, error) from error
-    if not stat.S_ISREG(found.st_mode):
-        raise CheckpointError(f"{path} is not a regular file (a link, folder or device); refused")
     if size is not None and found.st_size != size:
         raise CheckpointError(f"{path} has {found.st_size} bytes; {size} were written")
 
 
 @contextmanager
-def _opened(path: Path, size: Optional[int]) -> Iterator[BinaryIO]:
+def _opened(path: Path, size: Optional[int]) -> Iterator[FileIO]:
     """Opens a checked file unbuffered; whatever the disk then says names the file."""
     _check(path, size)
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open_regular(path) as file:
             yield file
     except OSError as error:
         raise unreadable(path, error) from error
+    except MemoryError as error:
+        raise Unreadable(f"{path} cannot be read: there is not enough memory for it") from error
 
 
-def _read(file: BinaryIO, hashing: bool, meter: _Meter) -> Tuple[memoryview, Optional[Any]]:
+def _read(file: FileIO, hashes: Optional[_Hashes], meter: _Meter) -> memoryview:
     """Reads a whole file, hashing each piece while it is in the processor's cache."""
     # numpy's memory, unlike a bytearray's, is not zeroed first.
     data = np.empty(os.fstat(file.fileno()).st_size, np.uint8).data
-    hashed = xxhash.xxh3_128() if hashing else None
     done = 0
     while done < len(data):
-        count = file.readinto(data[done : done + _CHUNK])  # type: ignore[attr-defined]
+        count = file.readinto(data[done : done + _CHUNK])
         if not count:
             break
-        if hashed is not None:
-            hashed.update(data[done : done + count])
+        if hashes is not None:
+            hashes.update(data[done : done + count])
         done += count
         meter.add(count)
-    return data[:done], hashed
-
-
-def _compare(path: Path, hashed: Any, expected: str) -> None:
-    found = hashed.hexdigest()
-    if found != expected:
-        raise CheckpointError(
-            f"{path} is damaged: its content has the checksum {found}; {expected} was written"
-        )
+    return data[:done]
 
 
 def _parse(path: Path, data: memoryview) -> Mapping[str, Any]:

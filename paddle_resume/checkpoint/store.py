@@ -29,6 +29,7 @@ from paddle_resume.checkpoint.writer import Dropped
 from paddle_resume.errors import CheckpointError, ConfigError
 from paddle_resume.observe import events
 from paddle_resume.observe.log import log
+from paddle_resume.regular import read_regular
 from paddle_resume.types import Manifest, Origin, Snapshot, TrainingState
 
 __all__ = ["BEST_JSON", "EVENTS_FILE", "FINISHED_JSON", "Dropped", "Store"]
@@ -37,19 +38,26 @@ FINISHED_JSON = "finished.json"
 BEST_JSON = "best.json"
 EVENTS_FILE = "events.jsonl"
 
+_LARGEST_JSON = 16 << 20  # bytes: they name a few steps
+
 
 class Store:
     """One save_dir.
 
     Args:
-        save_dir: its path; `prepare` creates it.
+        save_dir: its path; `create` makes it.
+        sign_key: that signs what is saved, and must have signed what is read; None for no
+            signatures.
 
     Attributes:
         save_dir: its path.
     """
 
-    def __init__(self, save_dir: Union[str, "os.PathLike[str]"]) -> None:
+    def __init__(
+        self, save_dir: Union[str, "os.PathLike[str]"], sign_key: Optional[bytes] = None
+    ) -> None:
         self.save_dir = Path(save_dir)
+        self._key = sign_key
         self._lock = Lock(self.save_dir / ".lock")
 
     def create(self) -> None:
@@ -117,23 +125,23 @@ class Store:
 
     def read_manifest(self, path: Path) -> Manifest:
         """See `manifest.read`."""
-        return manifests.read(path)
+        return manifests.read(path, self._key)
 
     def verify(
         self, path: Path, level: str = "full", progress: Optional[Progress] = None
     ) -> Manifest:
         """See `reader.verify`."""
-        return reader.verify(path, level, progress)
+        return reader.verify(path, level, progress, self._key)
 
     def load(
         self, path: Path, level: str = "full", progress: Optional[Progress] = None
     ) -> Tuple[Manifest, TrainingState]:
         """See `reader.load`."""
-        return reader.load(path, level, progress)
+        return reader.load(path, level, progress, self._key)
 
     def read_values(self, path: Path) -> Mapping[str, Mapping[str, Any]]:
         """See `reader.read_values`."""
-        return reader.read_values(path)
+        return reader.read_values(path, self._key)
 
     def save(
         self,
@@ -184,7 +192,7 @@ class Store:
         temp = self.save_dir / writer.temp_name(str(position.step))
         try:
             temp.mkdir()
-            complete = writer.write(temp, contents, draft, is_dropped)
+            complete = writer.write(temp, contents, draft, is_dropped, self._key)
             if is_dropped():
                 raise Dropped
             _commit(temp, final)
@@ -255,7 +263,7 @@ class Store:
         """
         path = self.save_dir / name
         try:
-            return manifests.parse_json(path.read_bytes(), name)
+            return manifests.parse_json(read_regular(path, _LARGEST_JSON), name)
         except FileNotFoundError:
             return None
         except (OSError, CheckpointError) as error:

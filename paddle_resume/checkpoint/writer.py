@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO, Callable, Dict, Mapping, Tuple, Union
+from typing import Any, BinaryIO, Callable, Dict, Mapping, Optional, Union
 
 import xxhash
 
@@ -28,6 +29,7 @@ def write(
     contents: Mapping[str, Mapping[str, Any]],
     manifest: Manifest,
     is_dropped: Callable[[], bool],
+    key: Optional[bytes] = None,
 ) -> Manifest:
     """Writes the files of a checkpoint into an empty folder, its manifest last.
 
@@ -36,6 +38,7 @@ def write(
         contents: file name to content, as `layout.split` returns them.
         manifest: its files are yet unknown.
         is_dropped: asked between two pieces, whether to give up.
+        key: that signs the manifest; None for no signature.
 
     Returns:
         The manifest as written, with its files.
@@ -45,11 +48,15 @@ def write(
         CheckpointError: a value cannot be written.
         OSError: the disk is full, failed, or went away.
     """
-    files: Dict[str, Tuple[int, str]] = {}
+    written: Dict[str, _HashingFile] = {}
     for name, content in contents.items():
-        files[name] = _write_file(folder / name, content, is_dropped)
-    complete = replace(manifest, files=files)
-    _write_durably(folder / MANIFEST_FILE, dumps(complete))
+        written[name] = _write_file(folder / name, content, is_dropped, key is not None)
+    complete = replace(
+        manifest,
+        files={name: (file.size, file.xxh3.hexdigest()) for name, file in written.items()},
+        sha256={name: file.sha256.hexdigest() for name, file in written.items() if file.sha256},
+    )
+    _write_durably(folder / MANIFEST_FILE, dumps(complete, key))
     fsync_folder(folder)
     return complete
 
@@ -98,10 +105,11 @@ def temp_name(stem: str) -> str:
 class _HashingFile:
     """Hashes and counts what passes through to a file."""
 
-    def __init__(self, file: BinaryIO, is_dropped: Callable[[], bool]) -> None:
+    def __init__(self, file: BinaryIO, is_dropped: Callable[[], bool], securely: bool) -> None:
         self._file = file
         self._is_dropped = is_dropped
-        self._hash = xxhash.xxh3_128()
+        self.xxh3 = xxhash.xxh3_128()
+        self.sha256 = hashlib.sha256() if securely else None
         self.size = 0
 
     def write(self, data: Union[bytes, memoryview]) -> int:
@@ -110,26 +118,25 @@ class _HashingFile:
             if self._is_dropped():
                 raise Dropped
             chunk = view[start : start + _CHUNK]
-            self._hash.update(chunk)
+            self.xxh3.update(chunk)
+            if self.sha256 is not None:
+                self.sha256.update(chunk)
             self._file.write(chunk)
         self.size += len(view)
         return len(view)
 
-    def result(self) -> Tuple[int, str]:
-        return self.size, self._hash.hexdigest()
-
 
 def _write_file(
-    path: Path, content: Mapping[str, Any], is_dropped: Callable[[], bool]
-) -> Tuple[int, str]:
+    path: Path, content: Mapping[str, Any], is_dropped: Callable[[], bool], securely: bool
+) -> _HashingFile:
     with open(path, "xb") as file:
-        hashing = _HashingFile(file, is_dropped)
+        hashing = _HashingFile(file, is_dropped, securely)
         if path.suffix == ".json":
             hashing.write(dump_json(content, path.name))
         else:
             pickles.dump(content, hashing)
         _sync(file)
-    return hashing.result()
+    return hashing
 
 
 def _write_durably(path: Path, data: bytes) -> None:

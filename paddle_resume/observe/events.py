@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
+import sys
 import threading
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Dict, Iterator, Mapping, Optional
 
 from paddle_resume.observe.log import log
+from paddle_resume.regular import open_regular
 
 __all__ = ["EventLog", "plain", "plain_metrics", "read"]
 
@@ -63,11 +66,14 @@ class EventLog:
         for item in read(self.path):
             if item["event"] == event:
                 found = item.get(field)
-        return float(found) if isinstance(found, (int, float)) else None
+        is_number = isinstance(found, (int, float)) and abs(found) <= sys.float_info.max
+        return float(found) if is_number else None
 
     def _write(self, line: bytes) -> None:
         # Opened each time: the folder may be moved or replaced during a long run.
-        handle = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        # A link could lead anywhere, and a pipe would wait for a reader.
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        handle = os.open(self.path, flags, 0o666)
         try:
             size = os.fstat(handle).st_size
             if size and os.pread(handle, 1, size - 1) != b"\n":
@@ -88,8 +94,8 @@ def read(path: Path) -> Iterator[Dict[str, Any]]:
         Each event; torn and malformed lines are passed over.
     """
     try:
-        with open(path, "rb") as file:
-            for line in file:
+        with open_regular(path) as file:
+            for line in io.BufferedReader(file):
                 try:
                     found = json.loads(line)
                 except (ValueError, RecursionError):
