@@ -214,11 +214,16 @@ def join(files: Mapping[str, Mapping[str, Any]]) -> TrainingState:
         if type(rank) is not int or rank < 0:
             raise CheckpointError(f"{STATE_FILE} names a rank {rank!r}")
         by_rank[rank] = _typed(found, "rank", dict) if rank == 0 else _file(files, _rank_file(rank))
+    if 0 not in by_rank and found.get("rank") is not None:
+        raise CheckpointError(f"{STATE_FILE} has values of a rank that it does not name")
+    inexact = _typed(found, "inexact", list)
+    if any(not isinstance(reason, str) for reason in inexact):
+        raise CheckpointError(f"{STATE_FILE} has something else than text among its reasons")
     return TrainingState(
         position=parse_position(found.get("position")),
         parts=parts,
         by_rank=by_rank,
-        inexact=tuple(str(reason) for reason in _typed(found, "inexact", list)),
+        inexact=tuple(inexact),
     )
 
 
@@ -276,6 +281,8 @@ def _restore_dtypes(part: str, tensors: Dict[str, Any], as_bytes: Mapping[str, A
             dtype, shape = stored
             if not _STORED_DTYPE.fullmatch(dtype):
                 raise ValueError(dtype)
+            if any(type(size) is not int or size < 0 for size in shape):
+                raise ValueError(shape)
             tensors[key] = tensors[key].view(np.dtype(dtype)).reshape(shape)
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(
