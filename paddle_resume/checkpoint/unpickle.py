@@ -3,7 +3,8 @@
 Python's own unpickler imports and calls what a file names, and an allowlist in front of it still
 leaves numpy's constructors, huge memo indices and hashes of deep tuples to a hostile or damaged
 file. This one interprets the opcodes that arrays and plain values need. The few globals that numpy
-writes are words of the format to it, never imported; arrays are built from checked sizes.
+writes are words of the format to it, never imported; arrays are built from checked sizes. What it
+holds grows with the size of the file and never beyond: a short file cannot fill the memory.
 """
 
 from __future__ import annotations
@@ -16,6 +17,12 @@ from paddle_resume.checkpoint import unpickle_words as words
 from paddle_resume.errors import CheckpointError
 
 __all__ = ["Reader"]
+
+# What objects take, in bytes. `dump` makes 22 of a byte at most, where it writes nothing but empty
+# dicts.
+_MOST_PER_BYTE, _ALWAYS = 32, 1 << 20
+_CONTAINER, _ENTRY, _SLOT, _REDUCED = 64, 100, 8, 120
+_SMALL = 1024  # bytes; what is larger is not copied
 
 
 class Reader:
@@ -31,7 +38,8 @@ class Reader:
         self._stack: List[Any] = []
         self._marks: List[int] = []
         self._memo: Dict[int, Any] = {}
-        self._room = 2 * len(data) + 4096
+        self._room = 2 * len(data) + 4096  # bytes of arrays
+        self._objects_room = _MOST_PER_BYTE * len(data) + _ALWAYS
 
     def read(self) -> Any:
         """Interprets it.
@@ -84,6 +92,16 @@ class Reader:
     def mark(self) -> None:
         self._marks.append(len(self._stack))
 
+    def grow(self, size: int) -> None:
+        """Takes a new object of so many bytes into account."""
+        self._objects_room -= size
+        if self._objects_room < 0:
+            raise CheckpointError("it holds far more values than a file of its size can; refused")
+
+    def push_new(self, container: Any) -> None:
+        self.grow(_CONTAINER)
+        self.push(container)
+
     def pop_mark(self) -> List[Any]:
         start = self._marks.pop()
         items = self._stack[start:]
@@ -91,8 +109,12 @@ class Reader:
         return items
 
     def tuple(self, size: int) -> None:
-        items = [self.pop() for _ in range(size)]
-        self.push(tuple(reversed(items)))
+        self.push_tuple([self.pop() for _ in range(size)][::-1])
+
+    def push_tuple(self, items: List[Any]) -> None:
+        if items:
+            self.grow(_CONTAINER)
+        self.push(tuple(items))
 
     def add_items(self, items: List[Any]) -> None:
         target = self._stack[-1]
@@ -112,7 +134,10 @@ class Reader:
 
     def put(self, index: Optional[int] = None) -> None:
         # Unlike the list that Python's own reader keeps, a dict does not grow to a huge index.
-        self._memo[len(self._memo) if index is None else index] = self._stack[-1]
+        index = len(self._memo) if index is None else index
+        if index not in self._memo:
+            self.grow(_ENTRY)
+        self._memo[index] = self._stack[-1]
 
     def get(self, index: int) -> None:
         self.push(self._memo[index])
@@ -124,7 +149,9 @@ class Reader:
         return text
 
     def word(self, module: Any, name: Any) -> None:
-        found = words.WORDS.get((str(module), str(name)))
+        if type(module) is not str or type(name) is not str:
+            raise CheckpointError("the pickle is damaged (it names something not by a name)")
+        found = words.WORDS.get((module, name))
         if found is None:
             raise CheckpointError(f"it names {module}.{name}, which would run code; refused")
         self.push(found)
@@ -135,6 +162,7 @@ class Reader:
 
     def reduce(self) -> None:
         args, what = self.pop(), self.pop()
+        self.grow(_REDUCED)
         if what is words.RECONSTRUCT and len(args) == 3 and args[0] is words.NDARRAY:
             self.push(words.PendingArray())
         elif what is words.DTYPE:
@@ -146,15 +174,18 @@ class Reader:
             buffer, dtype, shape, order = args
             self.push(self.array(shape, dtype, buffer, order == "F"))
         elif what is words.ENCODE and args[1] in ("latin1", "latin-1"):
+            self.take_room(len(args[0]))
             self.push(memoryview(args[0].encode("latin-1")))
         elif what is words.BYTES and not args:
             self.push(b"")
         elif what is words.DICT:
+            self.grow(sum(_ENTRY * len(pairs) for pairs in args))
             self.push(_pairs(*args))
         elif what is words.TUPLE:
+            self.grow(sum(_SLOT * len(items) for items in args))
             self.push(tuple(*args))
         else:
-            raise CheckpointError(f"the pickle is damaged (it calls {what!r:.40})")
+            raise CheckpointError("the pickle is damaged (it calls what cannot be called so)")
 
     def build(self) -> None:
         state, target = self.pop(), self._stack[-1]
@@ -166,11 +197,14 @@ class Reader:
         else:
             raise CheckpointError("the pickle is damaged (it sets the state of a plain value)")
 
-    def array(self, shape: Any, dtype: Any, buffer: Any, fortran: bool) -> Any:
+    def take_room(self, size: int) -> None:
         # Bytes named again and again could fill the memory from a small file.
-        self._room -= len(buffer)
+        self._room -= size
         if self._room < 0:
             raise CheckpointError("it holds arrays that are larger than itself; refused")
+
+    def array(self, shape: Any, dtype: Any, buffer: Any, fortran: bool) -> Any:
+        self.take_room(len(buffer))
         return words.copy_array(shape, dtype, buffer, fortran)
 
 
@@ -185,7 +219,11 @@ def _text(size_form: str, coding: str, errors: str = "strict") -> Callable[[Read
 
 
 def _bytes(size_form: str) -> Callable[[Reader], None]:
-    return lambda r: r.push(r.take(r.number(size_form)))
+    def push(reader: Reader) -> None:
+        data = reader.take(reader.number(size_form))
+        reader.push(data if len(data) > _SMALL else bytes(data))
+
+    return push
 
 
 def _long(size_form: str) -> Callable[[Reader], None]:
@@ -216,10 +254,10 @@ _STEPS: Dict[int, Callable[[Reader], Any]] = {
         (pickle.BINBYTES, _bytes("<I")),
         (pickle.BINBYTES8, _bytes("<Q")),
         (pickle.BYTEARRAY8, _bytes("<Q")),
-        (pickle.EMPTY_DICT, lambda r: r.push({})),
-        (pickle.EMPTY_LIST, lambda r: r.push([])),
+        (pickle.EMPTY_DICT, lambda r: r.push_new({})),
+        (pickle.EMPTY_LIST, lambda r: r.push_new([])),
         (pickle.EMPTY_TUPLE, lambda r: r.push(())),
-        (pickle.TUPLE, lambda r: r.push(tuple(r.pop_mark()))),
+        (pickle.TUPLE, lambda r: r.push_tuple(r.pop_mark())),
         (pickle.TUPLE1, lambda r: r.tuple(1)),
         (pickle.TUPLE2, lambda r: r.tuple(2)),
         (pickle.TUPLE3, lambda r: r.tuple(3)),

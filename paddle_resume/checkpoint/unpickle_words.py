@@ -27,6 +27,7 @@ __all__ = [
     "finish",
 ]
 
+_MOST_AXES = 64  # numpy's own limit
 _DEPTH = 100  # of containers in containers: far above what a state needs, below Python's recursion
 
 
@@ -96,8 +97,10 @@ def copy_array(shape: Any, dtype: Any, buffer: Any, fortran: bool) -> "np.ndarra
     if isinstance(buffer, str):
         buffer = buffer.encode("latin-1")
     real = dtype.get()
-    if any(type(size) is not int or size < 0 for size in shape):
-        raise CheckpointError(f"it holds an array of shape {shape!r:.80}")
+    # Looked at before it is shown: a hostile one takes for ever to multiply, or to write out.
+    sizes_fit = all(type(size) is int and 0 <= size < 1 << 63 for size in shape)
+    if type(shape) is not tuple or len(shape) > _MOST_AXES or not sizes_fit:
+        raise CheckpointError("it holds an array whose shape is no row of sizes; refused")
     needed = math.prod(shape) * real.itemsize
     if not isinstance(buffer, (bytes, memoryview)) or len(buffer) != needed:
         raise CheckpointError(f"it holds an array of shape {shape!r:.80} with other data")
@@ -131,18 +134,18 @@ class _Finish:
 
     def finish(self, value: Any, depth: int) -> Any:
         kind = type(value)
-        if kind is memoryview:
-            return bytes(value)
         if kind is PendingArray:
             if value.value is None:
                 raise CheckpointError("the pickle is damaged (an array without data)")
             return value.value
         if kind in (Word, Dtype):
             raise CheckpointError("the pickle is damaged (a part of an array stands alone)")
-        if kind not in (dict, list, tuple):
+        if kind not in (dict, list, tuple, memoryview):
             return value
         if id(value) in self._done:
             return self._done[id(value)]
+        if kind is memoryview:
+            return self._done.setdefault(id(value), bytes(value))
         if depth > _DEPTH or id(value) in self._open:
             raise CheckpointError("it holds values nested too deeply, or within themselves")
         self._open.add(id(value))
