@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Callable, ContextManager, Iterator, List, Optional, Sequence, Tuple
 
-from paddle_resume.checkpoint import layout, lineage
+from paddle_resume.checkpoint import layout, lineage, links
 from paddle_resume.checkpoint.faults import NotDamaged
 from paddle_resume.checkpoint.lineage import Entry, ResumeFrom
 from paddle_resume.checkpoint.reader import LEVELS
@@ -130,6 +130,11 @@ def checkpoint_folder(path: "str | os.PathLike[str]") -> Path:
         stem = given.with_suffix("") if given.suffix in (".pdparams", ".pdopt") else given
         if stem.with_name(stem.name + ".pdparams").is_file():
             folder = stem.parent
+    if folder.name in links.LINKS:
+        # Ours lead to their neighbours; one that leads elsewhere was put there by someone else.
+        folder = links.follow(folder.parent, folder.name) or folder
+        if folder.is_symlink():
+            raise CheckpointError(f"{folder} leads to {os.readlink(folder)}, not to a neighbour")
     if not folder.is_dir():
         raise CheckpointError(
             f"{given} does not exist. Expected: a checkpoint's folder (…/step_00000500), the "

@@ -50,6 +50,7 @@ class Session:
         given: the same as the script gave it.
         resume: what to start from; None where nobody asked to resume.
         saving: when to save; None where nobody asked to save.
+        sign_key: that signs the checkpoints; None for no signatures.
     """
 
     def __init__(
@@ -58,8 +59,9 @@ class Session:
         given: str,
         resume: Optional[ResumePolicy],
         saving: Optional[SavePolicy],
+        sign_key: Optional[bytes] = None,
     ) -> None:
-        self.store = Store(save_dir)
+        self.store = Store(save_dir, sign_key)
         self.events = EventLog(save_dir / EVENTS_FILE)
         self.plan: Optional[ResumePlan] = None
         self.boundaries: Optional[Boundaries] = None

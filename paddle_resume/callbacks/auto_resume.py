@@ -30,6 +30,8 @@ class AutoResume(ResumeCallback):
         partial: load what fits of a checkpoint of another model, and list the rest.
         verify: `"full"` checks every byte before loading, `"size"` the sizes, `"none"` nothing.
         extra: name to an object with `state_dict()` and `set_state_dict(state)`.
+        sign_key: name of an environment variable whose value signs each checkpoint; only what it
+            signed is loaded.
 
     Raises:
         ConfigError: an argument is wrong.
@@ -61,6 +63,7 @@ class AutoResume(ResumeCallback):
         partial: bool = False,
         verify: str = "full",
         extra: Optional[Mapping[str, Any]] = None,
+        sign_key: Optional[str] = None,
     ) -> None:
-        super().__init__(save_dir, extra)
+        super().__init__(save_dir, extra, sign_key)
         self.policy = ResumePolicy(parse_resume_from(resume_from), lr_policy, partial, verify)

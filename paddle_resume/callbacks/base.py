@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Mapping, Optional, Union
 
 from paddle_resume.callbacks.fit_session import find_callback_list
+from paddle_resume.checkpoint import signing
 from paddle_resume.errors import ConfigError
 from paddle_resume.runtime import require_paddle
 from paddle_resume.save_dir import save_dir_from_environment
@@ -23,13 +24,21 @@ class ResumeCallback(require_paddle().callbacks.Callback):  # type: ignore[misc]
         save_dir: where the run's checkpoints are.
         extra: name to an object with `state_dict()` and `set_state_dict(state)`, saved and
             restored with the rest. Values: JSON, numpy arrays and Paddle tensors.
+        sign_key: name of the environment variable with the key that signs the checkpoints.
     """
 
-    def __init__(self, save_dir: SaveDir, extra: Optional[Mapping[str, Any]] = None) -> None:
+    def __init__(
+        self,
+        save_dir: SaveDir,
+        extra: Optional[Mapping[str, Any]] = None,
+        sign_key: Optional[str] = None,
+    ) -> None:
         super().__init__()
+        signing.sign_key(sign_key)  # a variable that is not set is an error here, not in the fit
         self.save_dir = _checked_save_dir(save_dir)
         self.given_save_dir = os.fspath(save_dir)
         self.extra = _checked_extra(extra)
+        self.sign_key = sign_key
 
     def on_train_begin(self, logs: Optional[Mapping[str, Any]] = None) -> None:
         """Joins the run, or starts it where this is the first of its callbacks."""

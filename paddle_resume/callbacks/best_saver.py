@@ -28,6 +28,8 @@ class BestSaver(ResumeCallback):
         min_delta: better is only what differs by more.
         keep_best_max: keep so many of the best, on top of PeriodicSaver's newest.
         extra: name to an object with `state_dict()` and `set_state_dict(state)`.
+        sign_key: name of an environment variable whose value signs each checkpoint; only what it
+            signed is loaded.
 
     Raises:
         ConfigError: an argument is wrong, or monitor's name does not tell the mode. A monitor
@@ -51,8 +53,9 @@ class BestSaver(ResumeCallback):
         min_delta: Union[int, float] = 0.0,
         keep_best_max: int = 1,
         extra: Optional[Mapping[str, Any]] = None,
+        sign_key: Optional[str] = None,
     ) -> None:
-        super().__init__(save_dir, extra)
+        super().__init__(save_dir, extra, sign_key)
         self.policy = BestPolicy(monitor, mode, min_delta, keep_best_max)
         if contradicts(monitor, mode):
             log.warning(

@@ -31,6 +31,8 @@ class EmergencySaver(ResumeCallback):
         stop_after_minutes: minutes after fit's start at which to stop as if by SIGTERM, for a
             queue with a time limit.
         extra: name to an object with `state_dict()` and `set_state_dict(state)`.
+        sign_key: name of an environment variable whose value signs each checkpoint; only what it
+            signed is loaded.
 
     Raises:
         ConfigError: an argument is wrong.
@@ -52,8 +54,9 @@ class EmergencySaver(ResumeCallback):
         save_signal: Optional[str] = None,
         stop_after_minutes: Optional[Union[int, float]] = None,
         extra: Optional[Mapping[str, Any]] = None,
+        sign_key: Optional[str] = None,
     ) -> None:
-        super().__init__(save_dir, extra)
+        super().__init__(save_dir, extra, sign_key)
         self.policy = EmergencyPolicy.of(
             signals, on_exception, grace_seconds, save_signal, stop_after_minutes
         )

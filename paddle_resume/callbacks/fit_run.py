@@ -50,7 +50,8 @@ class FitRun:
         best = merge.best_policy(callbacks, params["metrics"], evaluates)
         saving = merge.save_policy(callbacks, best)
         save_dir, given = merge.one_save_dir(callbacks), callbacks[0].given_save_dir
-        self._session = Session(save_dir, given, self._policy, saving)
+        key = merge.sign_key(callbacks)
+        self._session = Session(save_dir, given, self._policy, saving, key)
         self._scores = None if best is None else BestScores(best)
         self._writers = _Writers(hooks)
         stopping = merge.emergency_policy(callbacks)

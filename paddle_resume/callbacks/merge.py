@@ -11,6 +11,7 @@ from paddle_resume.callbacks.base import ResumeCallback
 from paddle_resume.callbacks.best_saver import BestSaver
 from paddle_resume.callbacks.emergency_saver import EmergencySaver
 from paddle_resume.callbacks.periodic_saver import PeriodicSaver
+from paddle_resume.checkpoint.signing import sign_key as read_key
 from paddle_resume.errors import ConfigError
 from paddle_resume.monitor import check_monitor
 from paddle_resume.resumer import ResumePolicy
@@ -25,6 +26,7 @@ __all__ = [
     "one_save_dir",
     "resume_policy",
     "save_policy",
+    "sign_key",
 ]
 
 _KEPT_OF_EMERGENCIES = 3  # as PeriodicSaver's default
@@ -111,6 +113,21 @@ def save_policy(
     if emergency_policy(callbacks) is not None:
         return SavePolicy((), (KeepNewest(_KEPT_OF_EMERGENCIES),), True, best)
     return None if best is None else SavePolicy((), (KeepNewest(1),), True, best)
+
+
+def sign_key(callbacks: Sequence[ResumeCallback]) -> Optional[bytes]:
+    """Returns the key that the checkpoints are signed with; None where nobody asks for it.
+
+    Raises:
+        ConfigError: they name several variables, or it holds no key.
+    """
+    names = sorted({item.sign_key for item in callbacks if item.sign_key is not None})
+    if len(names) > 1:
+        raise ConfigError(
+            f"the callbacks of one fit have {len(names)} sign_keys: {', '.join(names)}. Give them "
+            "one and the same."
+        )
+    return read_key(names[0]) if names else None
 
 
 def extra_objects(callbacks: Sequence[ResumeCallback]) -> Dict[str, Any]:

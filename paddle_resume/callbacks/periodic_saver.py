@@ -29,6 +29,8 @@ class PeriodicSaver(ResumeCallback):
             multiple of snapshot_epoch.
         async_save: go on with the training while the disk is written.
         extra: name to an object with `state_dict()` and `set_state_dict(state)`.
+        sign_key: name of an environment variable whose value signs each checkpoint; only what it
+            signed is loaded.
 
     Raises:
         ConfigError: an argument is wrong.
@@ -51,8 +53,9 @@ class PeriodicSaver(ResumeCallback):
         keep_every_epoch: Optional[int] = None,
         async_save: bool = True,
         extra: Optional[Mapping[str, Any]] = None,
+        sign_key: Optional[str] = None,
     ) -> None:
-        super().__init__(save_dir, extra)
+        super().__init__(save_dir, extra, sign_key)
         if type(async_save) is not bool:
             raise ConfigError(f"async_save={async_save!r}: True or False expected")
         triggers: List[Trigger] = []

@@ -47,7 +47,7 @@ def resume_callbacks(save_dir: SaveDir, **keys: Any) -> List[ResumeCallback]:
         kind(save_dir, **{key: value for key, value in keys.items() if key in known[kind]})
         for kind in _KINDS
     ]
-    own = known[BestSaver] - {"extra"}
+    own = known[BestSaver] - {"extra", "sign_key"}
     for item in callbacks:
         if isinstance(item, BestSaver):
             item.needs_evaluation = not own & set(keys)

@@ -54,16 +54,16 @@ def callbacks_from_config(
 
 def _build(settings: Settings) -> List[ResumeCallback]:
     periodic = {key: value for key, value in settings if key not in SECTIONS}
-    save_dir = periodic.pop("save_dir")
+    save_dir, key = periodic.pop("save_dir"), {"sign_key": periodic.pop("sign_key")}
     made: List[ResumeCallback] = [
-        AutoResume(save_dir, **dict(settings.resume)),
-        PeriodicSaver(save_dir, **periodic),
+        AutoResume(save_dir, **dict(settings.resume), **key),
+        PeriodicSaver(save_dir, **periodic, **key),
     ]
     if settings.best is not None:
-        saver = BestSaver(save_dir, **dict(settings.best))
+        saver = BestSaver(save_dir, **dict(settings.best), **key)
         # As from resume_callbacks: one that nobody asked for stands aside without an evaluation.
         saver.needs_evaluation = "best" not in settings.model_fields_set
         made.append(saver)
     if settings.emergency is not None:
-        made.append(EmergencySaver(save_dir, **dict(settings.emergency)))
+        made.append(EmergencySaver(save_dir, **dict(settings.emergency), **key))
     return made

@@ -24,6 +24,7 @@ from pydantic_core import PydanticCustomError
 
 from paddle_resume.best import BestPolicy
 from paddle_resume.checkpoint.lineage import FORMS, parse_resume_from
+from paddle_resume.checkpoint.signing import check_name
 from paddle_resume.errors import ConfigError
 from paddle_resume.stops import EmergencyPolicy
 
@@ -63,6 +64,12 @@ def _start(value: Any) -> Any:
     """What `resume_from` allows."""
     value = _path(value)
     _ask(parse_resume_from, value)
+    return value
+
+
+def _variable(value: Any) -> Any:
+    """What `sign_key` allows; whether the variable is set matters where the training runs."""
+    _ask(check_name, value)
     return value
 
 
@@ -167,7 +174,10 @@ class Resume(_Keys):
 
 
 class Settings(_Keys):
-    """A whole config: the arguments of `PeriodicSaver`, and a section for each other callback."""
+    """A whole config: the arguments of `PeriodicSaver`, and a section for each other callback.
+
+    What all of them share, `save_dir` and `sign_key`, stands beside those of `PeriodicSaver`.
+    """
 
     save_dir: Folder = Field(description="the path of a folder")
     snapshot_epoch: Optional[Count] = Field(
@@ -186,6 +196,10 @@ class Settings(_Keys):
         default=None, description="a whole number from 1, or null for no milestones"
     )
     async_save: bool = Field(default=True, description="true or false")
+    sign_key: Annotated[Optional[str], BeforeValidator(_variable)] = Field(
+        default=None,
+        description="the name of an environment variable that holds a key, or null for none",
+    )
     best: Annotated[Optional[Best], BeforeValidator(_section)] = Field(
         default=Best(),
         description="a section such as {monitor: acc}, {} for the defaults, or false for off",
