@@ -18,7 +18,7 @@ from paddle_resume.observe.log import log
 from paddle_resume.resumer import checkpoint_folder
 from paddle_resume.types import Captured
 
-__all__ = ["Checkpoint", "checkpoints", "load"]
+__all__ = ["Checkpoint", "checkpoints", "load", "metrics_by_step"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +64,7 @@ def checkpoints(save_dir: Union[str, "os.PathLike[str]"]) -> List[Checkpoint]:
     if not os.path.isdir(save_dir):
         raise CheckpointError(f"{save_dir} is not a folder: there are no checkpoints")
     store = Store(save_dir)
-    metrics = _metrics(store.save_dir / EVENTS_FILE)
+    metrics = metrics_by_step(store.save_dir / EVENTS_FILE)
     found = []
     for path in store.checkpoints():
         try:
@@ -125,8 +125,15 @@ def _extra(part: Captured) -> Dict[str, Any]:
         ) from error
 
 
-def _metrics(path: Path) -> Dict[int, Dict[str, Any]]:
-    """Joins what events.jsonl knows: step to metrics, of the line that stands."""
+def metrics_by_step(path: Path) -> Dict[int, Dict[str, Any]]:
+    """Joins what events.jsonl knows of metrics, on the line that stands.
+
+    Args:
+        path: the file.
+
+    Returns:
+        Step to metrics: of the training, and of the evaluation under `eval_…`.
+    """
     found: Dict[int, Dict[str, Any]] = {}
     for event in events.read(path):
         step, metrics = event.get("step"), event.get("metrics")

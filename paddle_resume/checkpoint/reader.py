@@ -7,7 +7,7 @@ import os
 from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 import xxhash
@@ -20,7 +20,17 @@ from paddle_resume.errors import CheckpointError, ConfigError
 from paddle_resume.regular import NotRegular, look, open_regular
 from paddle_resume.types import Manifest, TrainingState
 
-__all__ = ["LEVELS", "Progress", "load", "read_values", "verify"]
+__all__ = [
+    "LEVELS",
+    "Meter",
+    "Progress",
+    "load",
+    "read_values",
+    "verify",
+    "verify_file",
+    "verify_names",
+    "verify_size",
+]
 
 LEVELS = ("full", "size", "none")
 """How much `verify` looks at: every byte, the sizes, or the manifest alone."""
@@ -53,16 +63,34 @@ def verify(
     """
     manifest = _look(folder, level, key)
     if level == "full" or key is not None:
-        meter = _Meter(manifest, progress)
-        buffer = memoryview(bytearray(_CHUNK))
-        for name, (size, _) in manifest.files.items():
-            hashes = _Hashes(manifest, name, key)
-            with _opened(folder / name, size) as file:
-                for count in iter(lambda: file.readinto(buffer), 0):
-                    hashes.update(buffer[:count])
-                    meter.add(count)
-            hashes.compare(folder / name)
+        meter = Meter([manifest], progress)
+        for name in manifest.files:
+            verify_file(folder, manifest, name, meter, key)
     return manifest
+
+
+def verify_file(
+    folder: Path, manifest: Manifest, name: str, meter: "Meter", key: Optional[bytes] = None
+) -> None:
+    """Compares every byte of one file with what was written.
+
+    Args:
+        folder: the checkpoint.
+        manifest: of the checkpoint.
+        name: of the file.
+        meter: hears of the bytes that are read.
+        key: see `verify`.
+
+    Raises:
+        CheckpointError: the fault.
+    """
+    hashes = _Hashes(manifest, name, key)
+    buffer = memoryview(bytearray(_CHUNK))
+    with _opened(folder / name, manifest.files[name][0]) as file:
+        for count in iter(lambda: file.readinto(buffer), 0):
+            hashes.update(buffer[:count])
+            meter.add(count)
+    hashes.compare(folder / name)
 
 
 def load(
@@ -86,7 +114,7 @@ def load(
         CheckpointError: a fault was found, or its files do not fit together.
     """
     manifest = _look(folder, level, key)
-    meter = _Meter(manifest, progress)
+    meter = Meter([manifest], progress)
     contents: Dict[str, Mapping[str, Any]] = {}
     for name, (size, _) in manifest.files.items():
         path = folder / name
@@ -129,7 +157,7 @@ def read_values(folder: Path, key: Optional[bytes] = None) -> Mapping[str, Mappi
         raise CheckpointError(f"{path} is not in the manifest")
     hashes = _Hashes(manifest, path.name, key)
     with _opened(path, manifest.files[path.name][0]) as file:
-        data = _read(file, hashes, _Meter(manifest, None))
+        data = _read(file, hashes, Meter([manifest], None))
         hashes.compare(path)
         parts = _parse(path, data).get("parts")
     if not isinstance(parts, dict) or not all(isinstance(part, dict) for part in parts.values()):
@@ -159,15 +187,21 @@ class _Hashes:
                 )
 
 
-class _Meter:
-    """Reports the bytes of a checkpoint as they are read."""
+class Meter:
+    """Reports the bytes of checkpoints as they are read.
 
-    def __init__(self, manifest: Manifest, progress: Optional[Progress]) -> None:
-        self._total = sum(size for size, _ in manifest.files.values())
+    Args:
+        manifests: of all that will be read.
+        progress: what is told; None for nobody.
+    """
+
+    def __init__(self, manifests: Sequence[Manifest], progress: Optional[Progress]) -> None:
+        self._total = sum(size for each in manifests for size, _ in each.files.values())
         self._progress = progress
         self._done = 0
 
     def add(self, count: int) -> None:
+        """Adds bytes that were read, or need not be."""
         self._done += count
         if self._progress is not None:
             try:
@@ -185,6 +219,22 @@ def _look(folder: Path, level: str, key: Optional[bytes]) -> Manifest:
     manifest = read_manifest(folder, key)
     if level == "none" and key is None:
         return manifest
+    verify_names(folder, manifest)
+    for name in manifest.files:
+        verify_size(folder, manifest, name)
+    return manifest
+
+
+def verify_names(folder: Path, manifest: Manifest) -> None:
+    """Refuses files that were not written with the others.
+
+    Args:
+        folder: the checkpoint.
+        manifest: of the checkpoint.
+
+    Raises:
+        CheckpointError: there are some.
+    """
     try:
         present = {name for name in os.listdir(folder) if not name.startswith(".")}
     except OSError as error:
@@ -195,9 +245,20 @@ def _look(folder: Path, level: str, key: Optional[bytes]) -> Manifest:
             f"{folder} holds {', '.join(sorted(extra))}, which its manifest does not list: "
             f"someone added to it after it was written"
         )
-    for name, (size, _) in manifest.files.items():
-        _check(folder / name, size)
-    return manifest
+
+
+def verify_size(folder: Path, manifest: Manifest, name: str) -> None:
+    """Looks for a file, without reading it.
+
+    Args:
+        folder: the checkpoint.
+        manifest: of the checkpoint.
+        name: of the file.
+
+    Raises:
+        CheckpointError: it is missing, of another size, or no file.
+    """
+    _check(folder / name, manifest.files[name][0])
 
 
 def _check(path: Path, size: Optional[int]) -> None:
@@ -226,7 +287,7 @@ def _opened(path: Path, size: Optional[int]) -> Iterator[FileIO]:
         raise Unreadable(f"{path} cannot be read: there is not enough memory for it") from error
 
 
-def _read(file: FileIO, hashes: Optional[_Hashes], meter: _Meter) -> memoryview:
+def _read(file: FileIO, hashes: Optional[_Hashes], meter: Meter) -> memoryview:
     """Reads a whole file, hashing each piece while it is in the processor's cache."""
     # numpy's memory, unlike a bytearray's, is not zeroed first.
     data = np.empty(os.fstat(file.fileno()).st_size, np.uint8).data

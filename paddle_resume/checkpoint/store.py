@@ -21,7 +21,7 @@ from typing import (
     Union,
 )
 
-from paddle_resume.checkpoint import aside, layout, links, reader, writer
+from paddle_resume.checkpoint import aside, examine, layout, links, reader, writer
 from paddle_resume.checkpoint import manifest as manifests
 from paddle_resume.checkpoint.lock import Holder, Lock
 from paddle_resume.checkpoint.reader import Progress
@@ -132,6 +132,12 @@ class Store:
     ) -> Manifest:
         """See `reader.verify`."""
         return reader.verify(path, level, progress, self._key)
+
+    def faults_of(
+        self, path: Path, manifest: Manifest, level: str, meter: reader.Meter
+    ) -> Mapping[str, str]:
+        """See `examine.faults_of`."""
+        return examine.faults_of(path, manifest, level, meter, self._key)
 
     def load(
         self, path: Path, level: str = "full", progress: Optional[Progress] = None

@@ -3,6 +3,7 @@
 # No `from __future__ import annotations` here: on Python 3.9 typer then misses what Annotated says.
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Optional
@@ -10,7 +11,14 @@ from typing import Annotated, Optional
 import typer
 
 from paddle_resume._version import __version__
+from paddle_resume.cli.arguments import WrongArgument
 from paddle_resume.cli.config import ConfigCommand, config
+from paddle_resume.cli.diff import diff
+from paddle_resume.cli.listing import list_checkpoints
+from paddle_resume.cli.output import plain
+from paddle_resume.cli.prune import prune
+from paddle_resume.cli.show import show
+from paddle_resume.cli.verify import verify
 from paddle_resume.errors import ResumeError
 
 __all__ = ["app", "main"]
@@ -18,7 +26,6 @@ __all__ = ["app", "main"]
 app = typer.Typer(
     help="Fault tolerance for PaddlePaddle training.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
@@ -57,27 +64,35 @@ def demo(
     from rich.console import Console
 
     from paddle_resume.cli.demo import run_demo
-    from paddle_resume.cli.demo_report import show
+    from paddle_resume.cli.demo_report import show as show_report
 
     console = Console(stderr=as_json, highlight=False)
     report = run_demo(folder, keep=keep, console=console)
     if as_json:
         typer.echo(json.dumps(report.to_json(), indent=2))
     else:
-        show(report, console)
+        show_report(report, console)
     if not report.identical:
         raise typer.Exit(1)
 
 
+app.command("list")(list_checkpoints)
+app.command()(show)
+app.command()(verify)
+app.command()(diff)
+app.command()(prune)
 app.command(cls=ConfigCommand)(config)
 
 
 def main() -> None:
-    """The entry point: errors of ours end with their message and exit code 1."""
+    """The entry point: errors of ours end with their message and exit code 1; 2 for arguments."""
     try:
         app()
     except ResumeError as error:
-        print(f"paddle-resume: {error}", file=sys.stderr)
+        print(f"paddle-resume: {plain(error)}", file=sys.stderr)
+        sys.exit(2 if isinstance(error, WrongArgument) else 1)
+    except BrokenPipeError:  # of a pager, or head, that wants no more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
 
 
