@@ -8,7 +8,7 @@ from typing import Any, Callable
 from hypothesis import HealthCheck, settings
 
 LONG = bool(os.environ.get("PADDLE_RESUME_LONG"))
-TIMES = 40
+TIMES = 10
 
 
 def examples(count: int) -> Callable[[Any], Any]:
