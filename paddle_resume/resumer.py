@@ -126,10 +126,13 @@ def checkpoint_folder(path: "str | os.PathLike[str]") -> Path:
     """
     given = Path(path)
     folder = given
-    if not given.is_dir():
-        stem = given.with_suffix("") if given.suffix in (".pdparams", ".pdopt") else given
-        if stem.with_name(stem.name + ".pdparams").is_file():
-            folder = stem.parent
+    try:
+        if not given.is_dir():
+            stem = given.with_suffix("") if given.suffix in (".pdparams", ".pdopt") else given
+            if stem.with_name(stem.name + ".pdparams").is_file():
+                folder = stem.parent
+    except (OSError, ValueError) as error:  # too long, no permission, no path at all
+        raise CheckpointError(f"{str(path)!r:.300} cannot be looked at: {error}") from error
     if folder.name in links.LINKS:
         # Ours lead to their neighbours; one that leads elsewhere was put there by someone else.
         folder = links.follow(folder.parent, folder.name) or folder

@@ -198,8 +198,12 @@ class Session:
         found = self.store.read_json(FINISHED_JSON)
         if found is None or self.plan is None or self.plan.parent is None:
             return None
-        same = (found.get("run_id"), found.get("step")) == self.plan.parent
-        return found if same else None
+        if (found.get("run_id"), found.get("step")) != self.plan.parent:
+            return None
+        if not isinstance(found.get("why"), str) or type(found.get("epochs")) is not int:
+            log.warning("%s is damaged and counts as absent", FINISHED_JSON)
+            return None
+        return found
 
     def say_finished(self, position: Position, why: str, epochs: int) -> None:
         """Changes the plan: there is nothing left to train.

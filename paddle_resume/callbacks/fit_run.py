@@ -184,7 +184,8 @@ class FitRun:
 
     def _plan(self, state: TrainingState) -> None:
         mark = self._session.finished()
-        self._restart = fit_start.restart(state, self._epochs, self._hooks.num_iters, mark)
+        with fit_start.as_written():
+            self._restart = fit_start.restart(state, self._epochs, self._hooks.num_iters, mark)
         self._muted = True
         self._position = state.position
         self._hooks.model.stop_training = False  # one of before would end the muted epochs
@@ -242,14 +243,17 @@ class FitRun:
         state = restart.state
         self._restore(state)
         override = self._policy is not None and self._policy.lr_policy == "override"
-        before = state.parts["fingerprint"].values["settings"]
-        for change in changes(before, self._settings, override):
-            log.warning("changed since the checkpoint: %s", change)
+        with fit_start.as_written():
+            before = state.parts["fingerprint"].values["settings"]
+            for change in changes(before, self._settings, override):
+                log.warning("changed since the checkpoint: %s", change)
         if restart.stops_anew:
             self._hooks.model.stop_training = False
         self._epoch_ended = state.position.phase != TRAIN
-        saved, length = state.parts["data"], length_of(data)
-        start = fit_start.batch_to_start_at(state.position, saved.values, length, data.batch_size)
+        length = length_of(data)
+        with fit_start.as_written():
+            saved, size = state.parts["data"], data.batch_size
+            start = fit_start.batch_to_start_at(state.position, saved.values, length, size)
         where = f"in epoch {self._epoch + 1}, after batch {start}"
         if self._epoch_ended:
             where = f"after epoch {self._epoch + 1}"
@@ -410,8 +414,9 @@ class _Watched:
 
 
 def _set_streams(streams: Mapping[str, Any], host: bool, paddle: bool) -> None:
-    if host:
-        set_host_streams(streams)
-    if paddle:
-        for problem in set_paddle_streams(streams["paddle"]):
-            log.warning("the resume is not exact: %s", problem)
+    with fit_start.as_written():
+        if host:
+            set_host_streams(streams)
+        if paddle:
+            for problem in set_paddle_streams(streams["paddle"]):
+                log.warning("the resume is not exact: %s", problem)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
-from typing import Any, Collection, Mapping, Optional
+from typing import Any, Collection, Iterator, Mapping, Optional
 
 from paddle_resume.callbacks.loop_state import remaining
 from paddle_resume.ending import with_ending
-from paddle_resume.errors import MismatchError
+from paddle_resume.errors import CheckpointError, MismatchError
 from paddle_resume.observe.log import log
 from paddle_resume.types import TRAIN, TRAIN_END, Position, TrainingState
 
-__all__ = ["Restart", "batch_to_start_at", "refuse_another", "restart"]
+__all__ = ["Restart", "as_written", "batch_to_start_at", "refuse_another", "restart"]
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,23 @@ def restart(
         had_finished=mark is not None,
         stops_anew=mark is not None or position.phase == TRAIN_END,
     )
+
+
+@contextlib.contextmanager
+def as_written() -> Iterator[None]:
+    """Reads what a checkpoint says of a run; that may be no content that was ever written.
+
+    Raises:
+        CheckpointError: it is none.
+    """
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"the checkpoint's state is none that paddle_resume writes: {type(error).__name__}: "
+            f"{error}. Someone has changed it, checksums included; use an older one "
+            '(resume_from="step:...")'
+        ) from error
 
 
 def _at_its_end(state: TrainingState, mark: Optional[Mapping[str, Any]]) -> TrainingState:

@@ -148,7 +148,7 @@ def _read(handle: int) -> Dict[str, Any]:
     """Who holds it; the owner may be just about to write that."""
     try:
         found = json.loads(os.pread(handle, 65536, 0))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

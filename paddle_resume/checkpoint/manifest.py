@@ -23,6 +23,7 @@ MANIFEST_FILE = "manifest.json"
 _CHECKSUM = "checksum"
 _SIGNATURE = "signature"
 _SHA256 = "sha256"
+_DEEPEST = 300  # above what `codec` and the layout make of the deepest value
 _LARGEST = 64 << 20  # bytes: a hundred times that of a run on thousands of processes
 
 
@@ -61,13 +62,7 @@ def loads(data: bytes, key: Optional[bytes] = None) -> Manifest:
     Raises:
         CheckpointError: it is damaged, of a newer format, or not signed with the key.
     """
-    try:
-        return _loads(parse_json(data, MANIFEST_FILE), key)
-    except RecursionError as error:
-        raise CheckpointError(f"{MANIFEST_FILE} is damaged: it is nested too deeply") from error
-
-
-def _loads(found: Dict[str, Any], key: Optional[bytes]) -> Manifest:
+    found = parse_json(data, MANIFEST_FILE)
     checksum = found.pop(_CHECKSUM, None)
     _check_format(found, checksum)
     if checksum != _checksum(found):
@@ -156,6 +151,8 @@ def dump_json(value: Mapping[str, Any], name: str) -> bytes:
         text = json.dumps(value, allow_nan=False)
         if len(text) < 65536:
             text = json.dumps(value, allow_nan=False, indent=1)
+        if _is_deeper(value, _DEEPEST):
+            raise RecursionError(f"nested more than {_DEEPEST} deep")
     except (TypeError, ValueError, RecursionError) as error:
         where = _first_unwritable(value, "")
         raise CheckpointError(f"{name} cannot be written as JSON: {where or error}") from error
@@ -173,7 +170,7 @@ def parse_json(data: bytes, name: str) -> Dict[str, Any]:
         The object.
 
     Raises:
-        CheckpointError: it is not a JSON object, or says something twice.
+        CheckpointError: it is not a JSON object, says something twice, or is nested too deeply.
 
     Example:
         >>> parse_json(b'{"step": 5}', "finished.json")
@@ -190,7 +187,19 @@ def parse_json(data: bytes, name: str) -> Dict[str, Any]:
         raise CheckpointError(f"{name} is damaged: not JSON ({error})") from error
     if not isinstance(found, dict):
         raise CheckpointError(f"{name} holds a {type(found).__name__}; a JSON object expected")
+    if _is_deeper(found, _DEEPEST):  # whoever goes through it may do so by recursion
+        raise CheckpointError(f"{name} is damaged: it is nested more than {_DEEPEST} deep")
     return found
+
+
+def _is_deeper(value: Any, most: int) -> bool:
+    level = [value]
+    for _ in range(most):
+        below = [item for item in level if isinstance(item, (dict, list, tuple))]
+        level = [x for item in below for x in (item.values() if isinstance(item, dict) else item)]
+        if not level:
+            return False
+    return True
 
 
 def _first_unwritable(value: Any, path: str) -> Optional[str]:

@@ -128,8 +128,6 @@ def load(
         state = layout.join(contents)
     except CheckpointError as error:
         raise type(error)(f"{folder}: {error}") from error
-    except RecursionError as error:
-        raise CheckpointError(f"{folder}: its values are nested too deeply") from error
     if state.position != manifest.position:
         raise CheckpointError(
             f"{folder}: its {layout.STATE_FILE} is of step {state.position.step}, its manifest of "
