@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Dict, List, Optional, Tuple
@@ -153,10 +155,13 @@ class Machine:
         strace = None
         if kill_after is None:
             strace = self._attach(pid, where / "strace", kill_at)
+        handle = os.pidfd_open(pid)  # it may end at any time, and its number be another's
         os.kill(pid, signal.SIGUSR1)
         if kill_after is not None:
-            signal.sigtimedwait(set(), kill_after) if kill_after else None
-            os.kill(pid, signal.SIGKILL)  # at worst a zombie: the server waits for nobody else
+            time.sleep(kill_after)
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+        os.close(handle)
         status = int(self._hear()["status"])
         if strace is not None:
             strace.communicate(timeout=_TIMEOUT_S)

@@ -174,7 +174,8 @@ def replay(calls: Sequence[Call], root: str, before: Tree, marks: str) -> Tuple[
     """
     reader = _Reader(root, Disk.of(before), marks)
     for call in calls:
-        reader.read(call)
+        if call.result >= 0:
+            reader.read(call)
     start = Disk.of(before)
     start.folders = {inode: start.folders.get(inode, {}) for inode in reader.disk.folders}
     start.files = {inode: start.files.get(inode, b"") for inode in reader.disk.files}

@@ -25,13 +25,13 @@ _ARGUMENT = re.compile(rb'"((?:\\x[0-9a-f]{2})*)"(\.\.\.)?|([^,"]+)')
 
 @dataclass(frozen=True)
 class Call:
-    """A system call that succeeded.
+    """A system call that returned.
 
     Attributes:
         thread: its id.
         name: of the call.
         args: texts as bytes, everything else as strace shows it.
-        result: what it returned.
+        result: what it returned; negative where it failed.
     """
 
     thread: int
@@ -47,7 +47,7 @@ def parse(log: bytes) -> List[Call]:
         log: what `-o` wrote.
 
     Returns:
-        The calls that did something; failed ones, signals and exits are left out.
+        The calls; those that a kill cut off, signals and exits are left out.
 
     Raises:
         ValueError: a text was cut off.
@@ -59,10 +59,9 @@ def parse(log: bytes) -> List[Call]:
     found = []
     for line in _whole_lines(log):
         match = _LINE.match(line)
-        if match is None or int(match[4]) < 0:
-            continue
-        args = tuple(_arguments(match[3]))
-        found.append(Call(int(match[1]), match[2].decode(), args, int(match[4])))
+        if match is not None:
+            args = tuple(_arguments(match[3]))
+            found.append(Call(int(match[1]), match[2].decode(), args, int(match[4])))
     return found
 
 
