@@ -8,10 +8,15 @@ from typing import Dict, Iterator, List
 
 from .check import LOADED_WRONG, LOST, UNCLEAN, Fault
 
-__all__ = ["lines", "trying"]
+__all__ = ["count", "lines", "trying"]
 
 _TRIED: "Counter[str]" = Counter()
 _FAULTS: Dict[str, "Counter[str]"] = {}
+
+
+def count(kind: str, times: int) -> None:
+    """Counts what went well; see `trying`."""
+    _TRIED[kind] += times
 
 
 @contextmanager
@@ -24,7 +29,7 @@ def trying(kind: str) -> Iterator[None]:
     Raises:
         Fault: what the try raised.
     """
-    _TRIED[kind] += 1
+    count(kind, 1)
     try:
         yield
     except Fault as fault:
