@@ -13,12 +13,11 @@ from paddle_resume.errors import ResumeError
 
 from .model import Content, Tree
 from .run import KEPT, Run, assert_exact
-from .scenarios import Scenario, save_dir_in
+from .scenarios import SAVE_DIR, Scenario, save_dir_in
 
-__all__ = ["LOADED_WRONG", "LOST", "Fault", "Judge", "lay_out"]
+__all__ = ["LOADED_WRONG", "LOST", "Fault", "Judge", "check_visible", "checkpoints_in", "lay_out"]
 
 LOST, LOADED_WRONG, UNCLEAN = "lost", "loaded wrong", "not clean"
-SAVE_DIR = save_dir_in(Path("x")).relative_to("x").as_posix()
 _NAMED = ("latest", "best", "best.json", "finished.json")
 _SET_ASIDE = (".bad-", ".before-")
 _MAY_STAY = {".lock", "events.jsonl", *_NAMED}
@@ -92,7 +91,7 @@ class Judge:
             Fault: the old or the new was to be there, all of it.
         """
         around = [marks, min(marks + 1, len(self._views) - 1)]
-        _check_visible(tree, [self._views[number] for number in around])
+        check_visible(tree, [self._views[number] for number in around])
         answers = [self._answer_at(number) for number in around]
         lay_out(tree, self._root)
         answer = self._start_and_go_on(tree)
@@ -115,7 +114,7 @@ class Judge:
         answer = self._start_and_go_on(tree)
         if answer.files is None:
             raise Fault(LOST, "the run starts from nothing")
-        if answer.files not in _checkpoints(self._views[-1]).values():
+        if answer.files not in checkpoints_in(self._views[-1]).values():
             raise Fault(LOADED_WRONG, "it goes on from what nobody wrote")
 
     def _answer_at(self, number: int) -> Answer:
@@ -156,13 +155,13 @@ def _answer(run: Run, tree: Tree) -> Answer:
         assert_exact(run.state)
     except AssertionError as error:
         raise Fault(LOADED_WRONG, f"step {run.step} is not what was saved: {error}") from error
-    return Answer(_checkpoints(tree)[f"{SAVE_DIR}/{plan.source.name}"], rejected)
+    return Answer(checkpoints_in(tree)[f"{SAVE_DIR}/{plan.source.name}"], rejected)
 
 
-def _check_visible(found: Tree, around: Sequence[Tree]) -> None:
+def check_visible(found: Tree, around: Sequence[Tree]) -> None:
     """Whatever can be seen is whole: as it was at the last mark, or as it is at the next."""
-    old, new = (set(_checkpoints(tree).values()) for tree in around)
-    here = _checkpoints(found)
+    old, new = (set(checkpoints_in(tree).values()) for tree in around)
+    here = checkpoints_in(found)
     for path, files in here.items():
         if parse_folder_name(os.path.basename(path)) is not None and files not in old | new:
             raise Fault(LOST, f"{path} can be seen and is not as it was written")
@@ -174,7 +173,7 @@ def _check_visible(found: Tree, around: Sequence[Tree]) -> None:
             raise Fault(LOST, f"{name} is {found.get(path)!r:.80}: neither the old nor the new")
 
 
-def _checkpoints(tree: Tree) -> Dict[str, Files]:
+def checkpoints_in(tree: Tree) -> Dict[str, Files]:
     """Each checkpoint, wherever it was moved to, and its files; what is being written is none."""
     found: Dict[str, Set[Tuple[str, Content]]] = {}
     for path, content in tree.items():

@@ -12,15 +12,27 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Dict, List, Optional, Tuple
+from typing import IO, Dict, Iterator, List, Optional, Sequence, Tuple
 
-from .model import Disk, Mark, Op, Tree, replay, tree_of
-from .scenarios import SCENARIOS
+from .model import Disk, Mark, Op, Sync, Tree, replay, tree_of
+from .scenarios import SAVE_DIR, SCENARIOS
 from .trace import CALLS, Call, parse
 
-__all__ = ["Machine", "Recording", "why_not_traced"]
+__all__ = ["STRACE", "Machine", "Recording", "recorded", "why_not_traced"]
 
 TESTS = Path(__file__).resolve().parents[1]
+STRACE = (
+    "strace",
+    "-f",
+    "-xx",
+    "-s",
+    "4000000",
+    "-e",
+    "signal=none",
+    "-e",
+    f"trace={','.join(CALLS)}",
+)
+"""With all bytes of all writes, in a form that needs no guessing."""
 _TIMEOUT_S = 120
 
 
@@ -57,20 +69,22 @@ class Recording:
         return self.views[marks], self.views[min(marks + 1, len(self.views) - 1)]
 
 
-def recorded(log: bytes, root: Path, marks: Path, before: Tree) -> Recording:
+def recorded(log: bytes, root: Path, before: Tree, marks: Optional[Path]) -> Recording:
     """Makes a recording of what strace wrote.
 
     Args:
         log: of strace.
         root: the folder that is looked at.
-        marks: the file of the process's marks.
         before: what the folder held before.
+        marks: the file of the process's marks; where None, each fsync of the save_dir is one.
 
     Raises:
         AssertionError: the model ends with another folder than the real disk.
     """
     calls = parse(log)
     start, ops = replay(calls, str(root), before, str(marks))
+    if marks is None:
+        ops = list(_marked(start, ops))
     disk, views = start.copy(), [start.tree()]
     for op in ops:
         disk.apply(op)
@@ -78,6 +92,17 @@ def recorded(log: bytes, root: Path, marks: Path, before: Tree) -> Recording:
             views.append(disk.tree())
     assert disk.tree() == tree_of(root), "the model does not tell what the disk really did"
     return Recording(start, ops, views, calls)
+
+
+def _marked(start: Disk, ops: Sequence[Op]) -> Iterator[Op]:
+    """What is in a save_dir when its fsync returns is promised."""
+    disk = start.copy()
+    for op in ops:
+        disk.apply(op)
+        yield op
+        with contextlib.suppress(KeyError):  # there is no save_dir yet
+            if isinstance(op, Sync) and op.inode == disk.find(SAVE_DIR):
+                yield Mark("fsync")
 
 
 class Machine:
@@ -122,7 +147,7 @@ class Machine:
         before = tree_of(root)
         status = self.play(name, root, where, broken=broken)
         assert status == 0, f"{name} ended with {status}: see {self._log.name}"
-        found = recorded((where / "strace").read_bytes(), root, where / "marks", before)
+        found = recorded((where / "strace").read_bytes(), root, before, where / "marks")
         shutil.rmtree(root)
         self._recordings[name, broken] = found
         return found
@@ -177,8 +202,7 @@ class Machine:
     def _attach(
         self, pid: int, log: Path, kill_at: Optional[Tuple[str, int]]
     ) -> "subprocess.Popen[str]":
-        command = ["strace", "-f", "-xx", "-s", "4000000", "-o", str(log), "-p", str(pid)]
-        command += ["-e", "signal=none", "-e", f"trace={','.join(CALLS)}"]
+        command = [*STRACE, "-o", str(log), "-p", str(pid)]
         if kill_at is not None:
             command += ["-e", f"inject={kill_at[0]}:signal=KILL:when={kill_at[1]}"]
         strace = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)

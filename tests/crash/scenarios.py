@@ -14,7 +14,10 @@ from paddle_resume.checkpoint.store import Store
 
 from .run import Run
 
-__all__ = ["SCENARIOS", "Scenario", "save_dir_in"]
+__all__ = ["SAVE_DIR", "SCENARIOS", "Scenario", "act", "save_dir_in"]
+
+SAVE_DIR = "output/run1"
+"""It has to be made with its parents."""
 
 Marker = Callable[[str], None]
 
@@ -37,8 +40,8 @@ class Scenario:
 
 
 def save_dir_in(root: Path) -> Path:
-    """The save_dir in a folder that is there already; it has to be made with its parents."""
-    return root / "output" / "run1"
+    """The save_dir in a folder that is there already."""
+    return root / SAVE_DIR
 
 
 def _nothing(root: Path) -> None:

@@ -23,7 +23,7 @@ NEWEST = {
 }
 
 
-@pytest.mark.parametrize("most", [None, pytest.param(48, marks=pytest.mark.long(3))])
+@pytest.mark.parametrize("most", [None, pytest.param(16, marks=pytest.mark.long(3))])
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_after_a_power_cut_at_any_point_the_old_or_the_new_is_there(
     machine: Machine, memory: Path, name: str, most: Optional[int]
