@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-import stat
+import sys
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Tuple, Union
+from typing import Any, Dict, List, Tuple, Union
 
 from paddle_resume.checkpoint import aside, links, reader, store, writer
 from paddle_resume.checkpoint import manifest as manifests
@@ -17,7 +17,7 @@ Patch = Tuple[Any, str, Any]
 """An object, the name of one of its attributes, and what to put there."""
 
 _PathLike = Union[str, Path]
-_fsync, _replace = os.fsync, os.replace
+_fsync, _os_replace = os.fsync, os.replace
 
 
 class _Anything(str):
@@ -32,24 +32,15 @@ class _Anything(str):
         return False
 
 
-def _no_fsync(which: Callable[[str], bool]) -> List[Patch]:
-    """Leaves out the fsync of those files and folders; a folder's path ends with a slash."""
+def _no_fsync(function: str, of: str = "") -> List[Patch]:
+    """Leaves out the fsync that a function asks for, of what has this in its path."""
 
     def fsync(handle: int) -> None:
-        path = os.readlink(f"/proc/self/fd/{handle}")
-        is_folder = stat.S_ISDIR(os.fstat(handle).st_mode)
-        if not which(path + "/" * is_folder):
+        asking = sys._getframe(2).f_code.co_name  # behind fsync_folder or _sync
+        if asking != function or of not in os.readlink(f"/proc/self/fd/{handle}"):
             _fsync(handle)
 
     return [(os, "fsync", fsync)]
-
-
-def _of(name: str) -> Callable[[str], bool]:
-    return lambda path: path.endswith(name)
-
-
-def _is_temporary_folder(path: str) -> bool:
-    return path.endswith("/") and "/.tmp-" in path
 
 
 def _commit_by_copy(temp: Path, final: Path) -> None:
@@ -70,7 +61,7 @@ def _write_in_place(path: Path, data: bytes) -> None:
 
 def _replace_in_two_steps(source: _PathLike, target: _PathLike) -> None:
     if not os.path.islink(source):
-        return _replace(source, target)
+        return _os_replace(source, target)
     if os.path.lexists(target):
         os.unlink(target)
     os.symlink(os.readlink(source), target)
@@ -82,13 +73,18 @@ def _delete_in_place(self: store.Store, path: Path) -> None:
 
 
 BREAKS: Dict[str, List[Patch]] = {
-    "fsync of a data file": _no_fsync(_of("/model.pdparams")),
-    "fsync of the state file": _no_fsync(_of("/state.json")),
-    "fsync of the manifest": _no_fsync(_of("/manifest.json")),
-    "fsync of the temporary folder": _no_fsync(_is_temporary_folder),
-    "fsync of save_dir": _no_fsync(_of("/run1/")),
-    "fsync above save_dir": _no_fsync(_of("/output/")),
-    "fsync of a replaced file": _no_fsync(lambda path: "/.tmp-finished.json-" in path),
+    "fsync of a data file": _no_fsync("_write_file", "model.pdparams"),
+    "fsync of the state file": _no_fsync("_write_file", "state.json"),
+    "fsync of the manifest": _no_fsync("_write_durably", "manifest.json"),
+    "fsync of the temporary folder": _no_fsync("write"),
+    "fsync after the commit": _no_fsync("save"),
+    "fsync above save_dir": _no_fsync("make_folder"),
+    "fsync after a link": _no_fsync("point"),
+    "fsync before a deletion": _no_fsync("delete"),
+    "fsync of a replaced file": _no_fsync("_write_durably", "finished.json"),
+    "fsync after a replacement": _no_fsync("replace_file"),
+    "fsync after setting aside": _no_fsync("set_aside_bad"),
+    "fsync after leaving behind": _no_fsync("leave_behind"),
     "rename that commits": [(store, "_commit", _commit_by_copy)],
     "rename of a link": [(os, "replace", _replace_in_two_steps)],
     "rename of a replaced file": [
@@ -98,4 +94,4 @@ BREAKS: Dict[str, List[Patch]] = {
     "checksum of a file": [(reader, "_compare", lambda *_: None)],
     "checksum of the manifest": [(manifests, "_checksum", lambda found: _Anything("none"))],
 }
-"""In the order in which a save does them; the last two are in the reader."""
+"""What is turned off, and how; the last two are in the reader."""

@@ -68,7 +68,9 @@ def _save(count: int, **how: Any) -> Callable[[Path, Marker], None]:
 
     def act(root: Path, mark: Marker) -> None:
         run = Run(save_dir_in(root), **how)
+        mark("opened")
         run.begin()
+        mark("begun")
         for _ in range(count):
             run.save(_accuracy(run.step) if best else None)
             mark(f"done {run.step}")
@@ -106,11 +108,14 @@ def _damaged(root: Path) -> None:
     path.write_bytes(content)
 
 
-def _finished(root: Path) -> None:
-    _saved(3, best=True)(root)
-    store = Store(save_dir_in(root))
-    run_id = store.read_manifest(store.checkpoints()[-1]).run_id
-    store.write_json("finished.json", {"step": 3, "why": "epochs", "run_id": run_id})
+def _finished(best: bool) -> Callable[[Path], None]:
+    def prepare(root: Path) -> None:
+        _saved(3, best)(root)
+        store = Store(save_dir_in(root))
+        run_id = store.read_manifest(store.checkpoints()[-1]).run_id
+        store.write_json("finished.json", {"step": 3, "why": "epochs", "run_id": run_id})
+
+    return prepare
 
 
 SCENARIOS: Dict[str, Scenario] = {
@@ -121,8 +126,9 @@ SCENARIOS: Dict[str, Scenario] = {
     "end": Scenario(_saved(2), _finish),
     "leftovers": Scenario(_interrupted, _save(1)),
     "damaged newest": Scenario(_damaged, _save(1)),
-    "another line": Scenario(
-        _finished, _save(1, resume_from="step:2", best=True), "step:2", best=True
+    "another line": Scenario(_finished(False), _save(1, resume_from="step:2"), "step:2"),
+    "another line with a best": Scenario(
+        _finished(True), _save(1, resume_from="step:2", best=True), "step:2", best=True
     ),
 }
 

@@ -19,7 +19,7 @@ from .scenarios import SCENARIOS
 from .tally import trying
 
 SEED = 20251202
-SAMPLE = 3
+SAMPLE = 2
 
 
 def kill_points(recording: Recording) -> List[Tuple[str, int]]:
