@@ -67,7 +67,7 @@ class Store:
             ConfigError: it cannot be created.
         """
         with self._usable():
-            self.save_dir.mkdir(parents=True, exist_ok=True)
+            writer.make_folder(self.save_dir)
 
     def prove_writable(self) -> None:
         """Proves that the folder can be written to; only for the one who has the lock.
@@ -228,6 +228,8 @@ class Store:
         doomed = self.save_dir / writer.temp_name(f"delete-{path.name}")
         try:
             os.rename(path, doomed)
+            # Before it is on the disk, a power cut may leave the old name with half of the files.
+            writer.fsync_folder(self.save_dir)
             shutil.rmtree(doomed)
         except OSError as error:
             return error

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import itertools
 import os
 import secrets
 from dataclasses import replace
@@ -15,7 +17,7 @@ from paddle_resume.checkpoint import pickles
 from paddle_resume.checkpoint.manifest import MANIFEST_FILE, dump_json, dumps
 from paddle_resume.types import Manifest
 
-__all__ = ["Dropped", "fsync_folder", "replace_file", "temp_name", "write"]
+__all__ = ["Dropped", "fsync_folder", "make_folder", "replace_file", "temp_name", "write"]
 
 _CHUNK = 4 << 20  # hashed and written while it is in the processor's cache
 
@@ -75,6 +77,23 @@ def fsync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def make_folder(path: Path) -> None:
+    """Makes a folder and the missing ones above it, so that a power cut takes none of them back.
+
+    Args:
+        path: the folder; it may exist.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    missing = list(itertools.takewhile(lambda one: not one.exists(), (path, *path.parents)))
+    path.mkdir(parents=True, exist_ok=True)
+    # One that is there already may have been made by a start that was killed before this line.
+    for made in missing or [path]:
+        with contextlib.suppress(PermissionError):  # one may look up names without listing them
+            fsync_folder(made.parent)
 
 
 def replace_file(path: Path, data: bytes) -> None:
