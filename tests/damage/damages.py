@@ -10,7 +10,7 @@ import socket
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterator, List
 
 import xxhash
 
@@ -366,6 +366,10 @@ def every(save_dir: Path, seed: int, places: int) -> List[Damage]:
     ]
 
 
-def pick(damages: List[Damage], count: Optional[int], seed: int) -> List[Damage]:
-    """A sample, the same for one seed."""
-    return damages if count is None else random.Random(seed).sample(damages, count)
+def sample(save_dir: Path, seed: int) -> List[Damage]:
+    """Some of each kind, the same for one seed."""
+    rnd = random.Random(seed)
+    kinds = [list(of_files()), list(of_manifests(save_dir)), list(of_states(save_dir))]
+    kinds.append(list(of_bytes(save_dir, seed, 1)))
+    counts = (60, 80, 30, 80)
+    return [damage for kind, count in zip(kinds, counts) for damage in rnd.sample(kind, count)]

@@ -9,6 +9,7 @@ from typing import Any, Dict
 import pytest
 
 from paddle_resume.checkpoint import manifest as manifests
+from paddle_resume.checkpoint.faults import NewerFormat
 from paddle_resume.errors import CheckpointError
 from paddle_resume.types import EPOCH_END, Manifest, Origin, Position
 
@@ -118,3 +119,40 @@ def test_the_folder_name_must_fit(tmp_path: Path) -> None:
 def test_a_value_that_is_not_json_is_named(value: dict, where: str) -> None:
     with pytest.raises(CheckpointError, match=f"state.json.*{where}"):
         manifests.dump_json(value, "state.json")
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b'{"a": 1, "b": 2, "a": 1}', "the key 'a' stands there twice"),
+        (b'{"a": {"c": 1, "c": 2}}', "the key 'c' stands there twice"),
+        (b'{"a": 1e999}', "1e999 is no number"),
+        (b'{"a": NaN}', "NaN is not JSON"),
+        (b'{"a": ' + b"[" * 300 + b"]" * 300 + b"}", "nested more than 300 deep"),
+    ],
+)
+def test_json_that_means_several_things_or_has_no_end_is_refused(data: bytes, why: str) -> None:
+    with pytest.raises(CheckpointError, match=f"best.json is damaged.*{why}"):
+        manifests.parse_json(data, "best.json")
+
+
+def test_what_is_too_deep_to_be_read_is_not_written() -> None:
+    value: Any = 1
+    for _ in range(400):
+        value = [value]
+    with pytest.raises(CheckpointError, match="nested"):
+        manifests.dump_json({"a": value}, "state.json")
+
+
+@pytest.mark.parametrize("flipped", [0, 3, 5, 9])
+def test_a_flipped_bit_in_the_format_is_damage_and_not_a_newer_format(flipped: int) -> None:
+    data = manifests.dumps(FULL).replace(b'"format": 1', b'"format": %d' % flipped)
+    with pytest.raises(CheckpointError, match="its format is") as caught:
+        manifests.loads(data)
+    assert not isinstance(caught.value, NewerFormat)
+
+
+@pytest.mark.parametrize("number", [2, 4, 10, 99, 10**30])
+def test_a_newer_format_is_not_damage(number: int) -> None:
+    with pytest.raises(NewerFormat, match="upgrade paddle_resume"):
+        manifests.loads(changed(format=number))
