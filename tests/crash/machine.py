@@ -179,7 +179,12 @@ class Machine:
         pid = self._hear()["pid"]
         strace = None
         if kill_after is None:
-            strace = self._attach(pid, where / "strace", kill_at)
+            try:
+                strace = self._attach(pid, where / "strace", kill_at)
+            except BaseException:
+                os.kill(pid, signal.SIGKILL)  # it would wait for ever, and the server for it
+                self._hear()
+                raise
         handle = os.pidfd_open(pid)  # it may end at any time, and its number be another's
         os.kill(pid, signal.SIGUSR1)
         if kill_after is not None:
@@ -194,9 +199,8 @@ class Machine:
 
     def close(self) -> None:
         """Ends its processes."""
-        assert self._server.stdin is not None
-        self._server.stdin.close()
-        self._server.wait(_TIMEOUT_S)
+        self._server.kill()  # its child ends with it
+        self._server.communicate()
         self._log.close()
 
     def _attach(

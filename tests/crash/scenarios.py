@@ -126,6 +126,7 @@ SCENARIOS: Dict[str, Scenario] = {
     "end": Scenario(_saved(2), _finish),
     "leftovers": Scenario(_interrupted, _save(1)),
     "damaged newest": Scenario(_damaged, _save(1)),
+    "from nothing on purpose": Scenario(_saved(2), _save(1, resume_from="never"), "never"),
     "another line": Scenario(_finished(False), _save(1, resume_from="step:2"), "step:2"),
     "another line with a best": Scenario(
         _finished(True), _save(1, resume_from="step:2", best=True), "step:2", best=True
