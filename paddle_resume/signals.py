@@ -39,9 +39,17 @@ class Deaf:
     def __init__(self, handlers: Mapping[int, Any], lasts: Callable[[], bool]) -> None:
         self._handlers = handlers
         self._lasts = lasts
+        self._is_asking = False
 
     def __call__(self, number: int, frame: Optional[FrameType]) -> None:
-        if not self._lasts():
+        if self._is_asking:
+            return  # they come faster than this answers: it would go deeper and deeper
+        self._is_asking = True
+        try:
+            lasts = self._lasts()
+        finally:
+            self._is_asking = False
+        if not lasts:
             self.give_back()
             signal.raise_signal(number)
 
@@ -125,6 +133,7 @@ class SignalWatch:
         self._sender: Optional[socket.socket] = None
         self._thread: Optional[threading.Thread] = None
         self._is_unsettled = False
+        self._is_handling = False
         self._settled = threading.Event()
 
     def start(self) -> None:
@@ -267,7 +276,13 @@ class SignalWatch:
         self._is_unsettled = True
         if self.rearm() and self._sender is not None:
             self._sender.send(bytes([number]))  # the watching thread has not heard of it
-        self._handle(number)
+        if self._is_handling:
+            return  # as in Deaf; the watching thread hears of each
+        self._is_handling = True
+        try:
+            self._handle(number)
+        finally:
+            self._is_handling = False
 
     def leave_to_child(self) -> None:
         """In a forked child: as if we had never been there."""

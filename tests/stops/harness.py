@@ -314,6 +314,13 @@ class Round:
         log = self.folder / f"log_{len(self.runs) - 1}.jsonl"
         return log.exists() and log.stat().st_size > 0
 
+    def boundary(self) -> int:
+        """The step of the last batch that the current attempt has come to the end of; 0."""
+        log = self.folder / f"log_{len(self.runs) - 1}.jsonl"
+        lines = log.read_text().splitlines(keepends=True) if log.exists() else []
+        events = [json.loads(line) for line in lines if line.endswith("\n")]
+        return max((step_of(event) for event in events if event[0] == "batch"), default=0)
+
     def wait_for(self, what: Callable[[], bool], timeout: float = 60.0) -> None:
         """Waits until something is so, while the training runs."""
         until = time.monotonic() + timeout

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Dict, Mapping, Tuple
 
-from .harness import Bench, Round
+from .harness import STEPS, Bench, Round
 
 __all__ = ["FSYNCS", "PLACES", "Place", "Times", "fsync_of", "keys_of", "play"]
 
@@ -36,6 +36,9 @@ class Place:
     busy: bool = False
     often: int = 1
     goes_on: bool = False
+
+
+_WAITS_FOR_DATA = ("data", "data_in_c")
 
 
 def _both(how: str, late: Any, early: Any, **more: Any) -> Tuple[Dict[str, Any], Dict[str, Any]]:
@@ -150,6 +153,9 @@ def play(
     with bench.round(f"{name}_{'group' if group else 'process'}", plain, **options) as made:
         made.start(fault=fault, fsync=fsync_of(times.save))
         made.wait_for(made.begun.exists)
+        if name in _WAITS_FOR_DATA:  # workers are ahead: the training may not wait yet
+            _, epoch, batch = fault["at"]
+            made.wait_for(lambda: made.boundary() >= epoch * STEPS + batch)
         if draw.random() < 0.7:
             settle(made)
         time.sleep(draw.uniform(0.0, 0.5))

@@ -14,7 +14,7 @@ from typing import Callable, Iterator, List
 
 import pytest
 
-from paddle_resume.signals import SignalWatch
+from paddle_resume.signals import Deaf, SignalWatch
 
 USR1, USR2 = int(signal.SIGUSR1), int(signal.SIGUSR2)
 
@@ -216,7 +216,7 @@ def test_the_longest_wait_overflows_no_clock() -> None:
 
 STORMED = """
 import os, time
-from paddle_resume.signals import SignalWatch
+from paddle_resume.signals import Deaf, SignalWatch
 watch = SignalWatch([10], lambda number: None, lambda: None, lambda number: None)
 watch.start()
 print("storm", flush=True)
@@ -259,3 +259,34 @@ def test_wake_runs_the_handler_in_the_main_thread() -> None:
     watch.wake()
     until(lambda: heard.handled == [USR1])
     watch.close()
+
+
+def test_a_storm_does_not_go_deeper_and_deeper() -> None:
+    """Each answer meets the next signal: without an end to it, that is a RecursionError."""
+    asked: List[int] = []
+
+    def meets_the_next() -> bool:
+        asked.append(1)
+        signal.raise_signal(USR1)
+        return True
+
+    before = signal.signal(USR1, Deaf({USR1: signal.getsignal(USR1)}, meets_the_next))
+    try:
+        signal.raise_signal(USR1)
+        signal.raise_signal(USR1)
+    finally:
+        signal.signal(USR1, before)
+    assert len(asked) == 2
+
+    noticed: List[int] = []
+    handled: List[int] = []
+
+    def handle(number: int) -> None:
+        handled.append(number)
+        os.kill(os.getpid(), USR1)
+
+    watch = SignalWatch([USR1], noticed.append, lambda: None, handle)
+    watch.start()
+    signal.raise_signal(USR1)
+    watch.close()
+    assert handled == [USR1] and noticed == [USR1, USR1]
