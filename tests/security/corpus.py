@@ -198,6 +198,9 @@ def fill_the_memory(size: int) -> Dict[str, bytes]:
         ),
         "a billion laughs as a key": (b"}" + laughs + b"q\xfa", b"", b"Ns."),
         "a shape of huge numbers": (_array(numbers, b"C\x01a"), b"", b"t."),
+        "a shape of many large sizes": (
+            _array(b"(" + (b"\x8a\x08" + b"\x7f" * 8) * (half // 10) + b"t", b"C\x01a"), b"", b"t."
+        ),
         "a number of a million digits": (
             b"\x8b" + struct.pack("<i", half) + b"\x7f" * half, b"", b"t."
         ),
