@@ -339,8 +339,9 @@ def of_states(save_dir: Path) -> Iterator[Damage]:
     tensors = found["tensors"]
     for what, names in [("another", ["fc.other"]), ("a number", [5]), ("one more", ["fc.x"])]:
         yield _state(f"names {what}", {**found, "tensors": {**tensors, "model": names}})
-    for kind in ("O", "V8", "<M8[s]", "f4,O", "|O8", "<u8x", None, 5):
-        as_bytes = {"rng": {"numpy/keys": [kind, [6]]}}
+    kinds = [("O", 6), ("|V4", 6), ("<M8[s]", 3), ("f4,O", 2), ("|O8", 3), ("<u8x", 3)]
+    for kind, size in [*kinds, (None, 3), (5, 3)]:
+        as_bytes = {"rng": {"numpy/keys": [kind, [size]]}}
         yield _state(f"has the dtype {kind}", {**found, "as_bytes": as_bytes})
     for shape in ([-7], [10**30], ["6"], None, [7]):
         as_bytes = {"rng": {"numpy/keys": ["<u4", shape]}}

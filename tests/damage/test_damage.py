@@ -103,12 +103,14 @@ def judge(pristine: Path, damage: Damage, folder: Path) -> str:
 
 
 def _same_json(save_dir: Path, pristine: Path) -> bool:
-    """Whether the manifest says the same: white space between its words means nothing."""
+    """Whether the manifest was changed and says the same: white space means nothing."""
     one, other = save_dir / NEWEST / "manifest.json", pristine / NEWEST / "manifest.json"
     try:
         with no_hang():
-            is_one = one.is_file() and not one.is_symlink() and one.stat().st_size < 1 << 20
-            return is_one and json.loads(one.read_bytes()) == json.loads(other.read_bytes())
+            if one.is_symlink() or not one.is_file() or one.stat().st_size > 1 << 20:
+                return False
+            texts = one.read_bytes(), other.read_bytes()
+            return texts[0] != texts[1] and json.loads(texts[0]) == json.loads(texts[1])
     except (OSError, ValueError, RecursionError):
         return False
 

@@ -145,33 +145,33 @@ def fill_the_memory(size: int) -> Dict[str, bytes]:
     laughs = b"](K\x01K\x01e"
     for level in range(200):
         index = bytes([level])
-        laughs += b"q" + index + b"0](" + b"h" + index + b"h" + index + b"e"
+        laughs += b"q" + index + b"](" + b"h" + index + b"h" + index + b"e"
     numbers = b"(" + (b"\x8a\xff" + b"\x7f" * 255) * (half // 257) + b"t"
     found: Dict[str, Tuple[bytes, bytes, bytes]] = {
         "a text encoded again and again": (
-            text + b"q\x000c_codecs\nencode\nq\x010" + _text("latin1") + b"q\x020",
+            text + b"q\x00c_codecs\nencode\nq\x01" + _text("latin1") + b"q\x02",
             b"h\x01h\x00h\x02\x86R",
             b"t.",
         ),
-        "bytes named again and again": (_text("b") + data + b"q\x000]q\x010", b"h\x00", b"t."),
+        "bytes named again and again": (_text("b") + data + b"q\x00]q\x01", b"h\x00", b"t."),
         "an array made again and again": (
-            data + b"q\x000",
+            data + b"q\x00",
             _array(b"J" + struct.pack("<i", half) + b"\x85", b"h\x00"),
             b"t.",
         ),
         "a dict made of a list again and again": (
             b"](" + b"".join(_text(f"{n:07}") + b"N\x86" for n in range(half // 15))
-            + b"e\x85q\x000ccollections\nOrderedDict\nq\x010",
+            + b"e\x85q\x00ccollections\nOrderedDict\nq\x01",
             b"h\x01h\x00R",
             b"t.",
         ),
         "a tuple made of a list again and again": (
-            b"](" + b"N" * half + b"e\x85q\x000cbuiltins\ntuple\nq\x010",
+            b"](" + b"N" * half + b"e\x85q\x00cbuiltins\ntuple\nq\x01",
             b"h\x01h\x00R",
             b"t.",
         ),
         "a tuple made of bytes again and again": (
-            data + b"\x85q\x000cbuiltins\ntuple\nq\x010",
+            data + b"\x85q\x00cbuiltins\ntuple\nq\x01",
             b"h\x01h\x00R",
             b"t.",
         ),
@@ -186,18 +186,21 @@ def fill_the_memory(size: int) -> Dict[str, bytes]:
             b"B\0\x08\0\0" + bytes(2048) + b"q\x00", b"h\x00", b"t."
         ),
         "arrays without data": (
-            _array(b"K\x00\x85", b"C\x00") + b"0cnumpy.core.multiarray\n_reconstruct\nq\x000"
-            b"cnumpy\nndarray\nK\x00\x85C\x01b\x87q\x010",
+            _array(b"K\x00\x85", b"C\x00") + b"cnumpy.core.multiarray\n_reconstruct\nq\x00"
+            b"cnumpy\nndarray\nK\x00\x85C\x01b\x87q\x01",
             b"h\x00h\x01R",
             b"t.",
         ),
-        "a billion laughs, called": (laughs, b"0", b")R."),
+        "a billion laughs, called": (laughs, b"", b")R."),
         "a billion laughs as a name": (laughs + b"q\xfa", b"", b"h\xfa\x93."),
         "a billion laughs as a shape": (
-            laughs + b"q\xfa0", _array(b"h\xfa", b"C\x01a"), b"t."
+            laughs + b"q\xfa", _array(b"h\xfa", b"C\x01a"), b"t."
         ),
         "a billion laughs as a key": (b"}" + laughs + b"q\xfa", b"", b"Ns."),
         "a shape of huge numbers": (_array(numbers, b"C\x01a"), b"", b"t."),
+        "a shape of many large sizes": (
+            _array(b"(" + (b"\x8a\x08" + b"\x7f" * 8) * (half // 10) + b"t", b"C\x01a"), b"", b"t."
+        ),
         "a number of a million digits": (
             b"\x8b" + struct.pack("<i", half) + b"\x7f" * half, b"", b"t."
         ),
