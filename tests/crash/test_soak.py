@@ -41,7 +41,7 @@ def start(save_dir: Path, samples: Path, steps: int) -> "subprocess.Popen[str]":
 
 @pytest.mark.parametrize(
     ("steps", "calm", "life", "most_s"),
-    [(200, 100, 25, 120), pytest.param(10_000, 2_500, 80, 1800, marks=pytest.mark.long(3))],
+    [(200, 100, 25, 120), pytest.param(10_000, 2_500, 80, 3600, marks=pytest.mark.long(3))],
 )
 def test_saves_in_one_go_leave_nothing_behind(
     tmp_path: Path, steps: int, calm: int, life: int, most_s: float
