@@ -32,7 +32,7 @@ TOOLS = (
     "visualdl",
 )
 SMOKE = ("tests/smoke",)
-SAMPLE = ("tests/smoke", "tests/exactness", "tests/fit", "tests/state")
+SAMPLE = ("tests/smoke", "tests/exactness", "tests/fit", "tests/formats", "tests/state")
 # `make test` has run these with Paddle 3.
 STOPS = (*SAMPLE, "tests/ends", "tests/stops")
 PYTHONS = ("3.9", "3.10", "3.11", "3.12", "3.13")
